@@ -219,7 +219,7 @@ def test_a_bom_at_the_beginning_of_a_file_is_no_part_of_it(tmp_path):
 
 def test_a_bom_at_the_beginning_of_a_side_file_is_no_part_of_it(tmp_path):
     from nmtkit.corpora.document_starts import read_starts
-    from nmtkit.measures.links import read_links
+    from nmtkit.measures.links import read_gold
     from nmtkit.text.bpe import Bpe
     from nmtkit.text.vocabulary import read_counts
 
@@ -234,4 +234,4 @@ def test_a_bom_at_the_beginning_of_a_side_file_is_no_part_of_it(tmp_path):
         assert read_counts(marked(f"a@@ 3{end}b 2{end}")) == {"a@@": 3, "b": 2}
     assert read_starts(marked("0\n2\n"), 3) == [0, 2]
     assert read_starts(marked("talk\ntalk\nnews\n"), 3) == [0, 2]
-    assert read_links(marked("0-0 1-1\n")) == [frozenset({(0, 0), (1, 1)})]
+    assert read_gold(marked("1-1 2-2\n"))[0].sure == {(0, 0), (1, 1)}

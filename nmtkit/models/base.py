@@ -112,7 +112,8 @@ class Model(nn.Module, abc.ABC):
 
     def prepare(self, batch: Batch) -> Batch:
         """Return a packed batch on the host with `cut`, whatever follows from lengths alone and
-        would take many small kernels on a GPU. Its shapes follow from those of the batch.
+        would take many small kernels on a GPU. Its shapes follow from those of the batch, and its
+        tensors are integers or bools.
         """
         return batch
 

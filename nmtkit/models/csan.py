@@ -53,20 +53,22 @@ class Cut(NamedTuple):
     """Positions before and after a block that its queries see: K = W + 2 · around."""
 
     @classmethod
-    def of(cls, steps: int, longest: int, reach: int) -> Cut:
-        """Return a cut of S positions into blocks of like size, whose queries see `reach` positions
-        on each side.
+    def of(cls, steps: int, longest: int, reach: int, packed: bool) -> Cut:
+        """Return a cut of S positions into blocks, whose queries see `reach` positions on each
+        side. Blocks of sentences are of like size, those of a packed row as long as possible.
         """
-        if steps <= longest:
+        if steps <= longest and not packed:
             return cls(steps, 0)
         # A compiled graph is for blocks of one size, so there are few sizes.
         blocks, unit = -(-steps // longest), max(1, longest // 4)
-        return cls(max(reach, -(-steps // (blocks * unit)) * unit), reach)
+        block = longest if packed else -(-steps // (blocks * unit)) * unit
+        return cls(max(reach, block), reach)
 
     def queries(self, x: Tensor, beyond: int = 0) -> Tensor:
         """Return x as (…, G, W, D), filled up with `beyond`."""
         fill = -x.size(-2) % self.block
-        x = F.pad(x, (0, 0, 0, fill), value=beyond) if fill else x
+        if torch.compiler.is_compiling() or fill:  # one graph for all lengths
+            x = F.pad(x, (0, 0, 0, fill), value=beyond)
         return x.unflatten(-2, (-1, self.block))
 
     def keys(self, x: Tensor, beyond: int = 0) -> Tensor:
@@ -108,16 +110,24 @@ class Windows(NamedTuple):
 
     @classmethod
     def of(
-        cls, sentences: Tensor, heads: int, window: int, head_window: int, dtype: torch.dtype
+        cls,
+        sentences: Tensor,
+        heads: int,
+        window: int,
+        head_window: int,
+        dtype: torch.dtype,
+        packed: bool = False,
     ) -> Windows:
         """Return the windows of positions and heads.
 
         Args:
             sentences: the number of the sentence of each position, at least 0, (B, S).
             dtype: of the scores.
+            packed: a row has several sentences.
         """
         steps, reach = sentences.size(1), window // 2
-        cut = Cut.of(steps, steps if capturing() else max(8, BLOCK // heads), reach)
+        longest = steps if capturing() else max(8, BLOCK // heads)
+        cut = Cut.of(steps, longest, reach, packed)
         numbers = sentences.unsqueeze(-1)
         same = cut.queries(numbers, -1) == cut.keys(numbers, -1).mT  # (B, G, W, K)
         near = same & _near(cut.block, same.size(-1), reach, cut.around, same.device)
@@ -225,9 +235,11 @@ class ConvolutionalTransformer(Transformer):
         else:
             sentences = visible[:, 0].long()  # padding sees padding
         s = self.settings
-        window = min(s.window, 2 * longest - 1)  # a wider one sees the same
+        # A wider one sees the same.
+        window = s.window if s.window < 2 * longest else 2 * longest - 1
         dtype = gpu.product_type(x)
-        windows = Windows.of(sentences, s.heads, window, s.head_window, dtype)
+        packed = isinstance(visible, Segments)
+        windows = Windows.of(sentences, s.heads, window, s.head_window, dtype, packed)
         for layer in self.encoder:
             local = isinstance(layer.attention, ConvolutionalAttention)
             x = layer(x, windows if local else visible)

@@ -37,11 +37,12 @@ class Phrases(NamedTuple):
     visible: Sight
     """Which phrases a source position may attend to, bool (B, 1, c); None = all."""
     mask: Any = None
-    """From `of_type`, (P, 1, m), numbers to add to scores: the lowest where there is no token."""
+    """From `of_type`, (P, 1, m), numbers to add to scores: low ones where there is no token."""
 
     def of_type(self, dtype: torch.dtype) -> Phrases:
         """Return the phrases with numbers of the type of states of tokens."""
-        return self._replace(real=self.real.to(dtype), mask=additive(self.real, dtype))
+        mask = additive(self.real, dtype) / 2  # a sum with a score is finite, also of float16
+        return self._replace(real=self.real.to(dtype), mask=mask)
 
     @property
     def shares(self) -> Tensor:

@@ -202,7 +202,8 @@ def _plain(norm: nn.LayerNorm) -> bool:
 
 def with_narrow(x: Tensor) -> Tensor:
     """Return x with a copy of 16 bits for `narrow`, if several products under autocast read x."""
-    kind = None if _for(x) is None else _narrow_type(x)
+    learns = torch.is_grad_enabled() and _for(x) is not None
+    kind = _narrow_type(x) if learns else None  # tensors of a search have no versions
     if kind not in (None, x.dtype) and not torch.compiler.is_compiling():
         x.in_16_bits = x.to(kind), x._version  # type: ignore[attr-defined]
     return x

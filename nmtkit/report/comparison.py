@@ -325,6 +325,7 @@ def cautions(contents: Contents) -> list[Remark]:
             *(system.settings.get(key, "") for key in ("preset", "corpus", "init_from")),
         )
         for system in contents.systems
+        if system.settings
     }
     groups = next((result.seeds.groups for result in compared if result.seeds), [])
     texts += unequal(budgets, groups)

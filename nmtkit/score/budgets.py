@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from nmtkit.curves import Curves, read
 from nmtkit.errors import counted
@@ -45,7 +47,8 @@ def unequal(budgets: Mapping[str, Budget], groups: Sequence[SeedGroup] = ()) -> 
     tokens = {name: b.tokens for name, b in budgets.items() if b.tokens}
     presets = {name: b.preset for name, b in budgets.items() if b.preset}
     corpora = {name: b.corpus[:12] for name, b in budgets.items() if b.corpus}
-    weights = {name: b.init_from or "random" for name, b in budgets.items()}
+    # Each seed may begin with the weights of that seed of another system.
+    weights = {name: _without_seed(b.init_from) or "random" for name, b in budgets.items()}
     seeds = {g.name: len(g.systems) for g in groups if None not in g.seeds}
     parts = []
     for label, numbers, ratio in (
@@ -67,6 +70,11 @@ def unequal(budgets: Mapping[str, Budget], groups: Sequence[SeedGroup] = ()) -> 
                 each = [f"{word} of {counted(of_word[word], 'system')}" for word in of_word]
             parts.append(f"{label} ({', '.join(each)})")
     return [f"The systems were not trained alike: {'; '.join(parts)}."] if parts else []
+
+
+def _without_seed(system: str) -> str:
+    """Return the name of a system, or of its folder, without the seed that recipes append."""
+    return re.sub(r"-s\d+$", "", Path(system).name)
 
 
 def _listed(counts: Mapping[str, int]) -> str:

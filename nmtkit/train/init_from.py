@@ -91,8 +91,8 @@ def copy_matching(run: Run, name: str, model: Model) -> None:
         if keys:
             more = " …" if len(keys) > 8 else ""
             console.say(f"  {reason}: {', '.join(sorted(keys)[:8])}{more} ({len(keys)})")
-    if read := {key: match for key, match in rows.items() if key in copied}:
-        _warn_of_rows(path, read)
+    if rows:
+        _warn_of_rows(path, {key: rows[key] for key in rows if copied.get(key)} or rows)
     if other_shape and (sizes_that_differ := _different_sizes(path, model)):
         console.say(f"  sizes that differ: {', '.join(sizes_that_differ)}")
 

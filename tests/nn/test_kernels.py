@@ -17,7 +17,9 @@ from nmtkit.nn import gpu
 from nmtkit.nn.attention import SelfAttention
 from nmtkit.nn.dropout import forget_seeds
 from nmtkit.nn.linear import Linear
+from nmtkit.settings import SearchSettings
 from nmtkit.train import loss as losses
+from nmtkit.translate.beam import search
 from tests.device import DEVICE, ON_GPU
 from tests.models.contract import Case, batch_for, full, packed_for, pairs
 
@@ -608,6 +610,23 @@ def test_a_model_of_16_bits_has_no_norm_kernel(kernels, layer):
     """Its norms return 16 bits, and a kernel 32."""
     x = numbers(5, 24, dtype=NARROW)
     assert gpu.residual_norm(x, x, layer.to(NARROW), 0.0) is None
+
+
+def test_a_search_during_a_training_of_16_bits(kernels):
+    """Of pr, whose embeddings get a copy of 16 bits in training; their search has no gradients."""
+    case = Case("pr", tuple(ONE_LAYER.items()))
+    model = case.build(dtype=WIDE)
+    with torch.autocast(torch.device(DEVICE).type, torch.bfloat16):
+        (hypotheses, *_) = search([model], batch_for(model, pairs(1)), SearchSettings(beam=2))
+    assert len(hypotheses) >= 1
+
+
+def test_products_of_any_layout_and_rows_that_do_not_fit():
+    h, both = numbers(5, 8), numbers(5, 40)
+    x, p = numbers(5, 16), both[:, 3:19]
+    new, _ = cells.adaptive(x, h, p)
+    near(new, adaptive_step(*(t.detach().double() for t in (x, p, h))), WIDE)
+    assert cells.fits(x, h) and not cells.fits(x[:1], h) and not cells.fits(x, h[None])
 
 
 def test_validation_and_search_use_no_norm_kernels(kernels):

@@ -554,6 +554,8 @@ def test_systems_that_begin_with_weights_of_another_one_are_not_trained_alike():
     text = "The systems were not trained alike: initial weights (a random, b a)."
     assert unequal(made) == [text]
     assert not unequal({"b": made["b"], "c": made["b"]})
+    seeds = {"b-s1": "a-s1", "b-s2": "a-s2", "c": "elsewhere/systems/a"}
+    assert not unequal({name: Budget(9, None, "", "x", start) for name, start in seeds.items()})
 
 
 def test_tokens_are_noticed_where_text_is_expected(tmp_path, capsys):

@@ -40,8 +40,10 @@ def _backward(
         gradient = gradient.to(tl.float32)
         if RELU or SIGMOID:
             result = tl.load(out + at, mask=real, other=0.0).to(tl.float32)
-            slope = result * (1 - result) if SIGMOID else (result > 0).to(tl.float32)
-            gradient *= slope
+            if SIGMOID:
+                gradient *= result * (1 - result)
+            else:
+                gradient = tl.where(result > 0, gradient, 0.0)
             tl.store(dy + at, gradient.to(dy.dtype.element_ty), mask=real)
         total += gradient
     tl.store(sums + tl.program_id(0) * width + columns, tl.sum(total, 0), mask=mask)

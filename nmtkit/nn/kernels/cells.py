@@ -206,7 +206,8 @@ class _Adaptive(torch.autograd.Function):
 
 def fits(x: Tensor, h: Tensor) -> bool:
     """True if the kernels compute a step from input-side products x and states h (…, R, H)."""
-    return x.stride(-1) == 1 and h.is_contiguous() and h.dim() <= 3 and h.size(-1) <= WIDEST
+    same = x.shape[:-1] == h.shape[:-1] and x.stride(-1) == 1
+    return same and h.is_contiguous() and h.dim() <= 3 and h.size(-1) <= WIDEST
 
 
 def gru(x: Tensor, h: Tensor, p: Tensor, candidate: Any) -> tuple[Tensor, Tensor]:
@@ -215,11 +216,12 @@ def gru(x: Tensor, h: Tensor, p: Tensor, candidate: Any) -> tuple[Tensor, Tensor
     Args:
         x: input-side products (…, R, 3·H).
         h: the state (…, R, H).
-        p: the product of h for both gates (…, R, 2·H), contiguous.
+        p: the product of h for both gates (…, R, 2·H).
         candidate: makes the product for the candidate.
     """
-    kept, update, of_candidate, h = _Gates.apply(x, p, h)
-    result: tuple[Tensor, Tensor] = _Mix.apply(of_candidate, candidate(kept), h, update)
+    kept, update, of_candidate, h = _Gates.apply(x, p.contiguous(), h)
+    p = candidate(kept).contiguous()
+    result: tuple[Tensor, Tensor] = _Mix.apply(of_candidate, p, h, update)
     return result
 
 
@@ -230,7 +232,7 @@ def adaptive(x: Tensor, h: Tensor, p: Tensor) -> tuple[Tensor, Tensor]:
     Args:
         x: input-side products (…, R, 2·H).
         h: the state (…, R, H).
-        p: the product of h (…, R, 2·H), contiguous.
+        p: the product of h (…, R, 2·H).
     """
-    result: tuple[Tensor, Tensor] = _Adaptive.apply(x, p, h)
+    result: tuple[Tensor, Tensor] = _Adaptive.apply(x, p.contiguous(), h)
     return result
