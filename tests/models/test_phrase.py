@@ -20,6 +20,7 @@ from nmtkit.models.phrase_cuts import in_rows, ngrams, parsed
 from nmtkit.models.variants import build_model
 from nmtkit.nn.capture import capture
 from nmtkit.text.vocabulary import BOS, EOS
+from tests.device import DEVICE
 from tests.models import contract, test_transformer
 from tests.models.contract import paper_size
 from tests.models.slow import affine, plus, sigmoid, softmax
@@ -391,3 +392,16 @@ def test_weights_of_tokens_are_no_setting_of_phrases_without_attention():
     with pytest.raises(ConfigError, match="no weights") as error:
         contract.Case("pr").build(attentive=False, generator="sigmoid_residual")
     assert error.value.where == "model.generator, model.attentive"
+
+
+@pytest.mark.parametrize("make", [contract.batch_for, contract.packed_for])
+def test_low_scores_stay_finite_in_float16(make):
+    """Of a phrase that fills up a batch, too."""
+    model = contract.Case("pr").build(dtype=torch.float32, dropout=0.0).train()
+    with torch.no_grad():
+        for generator in model.generators:
+            generator.score.weight.fill_(-3.0)
+    with torch.autocast(DEVICE, torch.float16):
+        loss = contract.loss_of(model, make(model))
+    gradients = torch.autograd.grad(loss, list(model.parameters()))
+    assert loss.isfinite() and all(gradient.isfinite().all() for gradient in gradients)
