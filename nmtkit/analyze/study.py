@@ -36,7 +36,7 @@ RESAMPLES, SEED = 1000, 1
 MANY_UNKNOWN = 0.02
 """Share of unknown subwords above which a text is of another language, or tokenized otherwise."""
 TRAIN_ONE = "train a variant that does (nmtkit/analyze/README.md names them)"
-"""What to do where no system of a run has what an analysis looks at."""
+"""The hint if an analysis can measure no system of a run."""
 R = TypeVar("R")
 T = TypeVar("T")
 

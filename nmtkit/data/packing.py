@@ -184,8 +184,8 @@ def segments(src: Ids, tgt: Ids, few_shapes: bool = False) -> Segments:
         src, tgt: lengths of the sentences in the rows; one side may have more sentences of <pad>.
         few_shapes: round up R and L: to multiples of a quarter and of a half of the power of 2 that
             holds them, or of `LEAST_ROWS` and `LEAST_LENGTH`. The further sentences are empty.
-    Returns: R sentences, of which the last one is empty on both sides: what fills a fixed number of
-        keys that a model makes belongs to it.
+    Returns: R sentences. The last one is empty on both sides: the unused keys of a model that makes
+        a fixed number of keys belong to it.
     """
     rows = max(len(tgt), len(src)) + 1
     rows = next_size(rows, 2, LEAST_ROWS) if few_shapes else rows

@@ -100,7 +100,7 @@ class _Keys(torch.autograd.Function):
 
 
 class Windows(NamedTuple):
-    """What queries see in the layers with convolutional self-attention, computed once a batch."""
+    """Which keys the queries see. All layers with convolutional self-attention share it."""
 
     cut: Cut
     mask: Tensor

@@ -140,7 +140,7 @@ def in_packed(sizes: Tensor, packing: Packing, most: int) -> Phrases:
     exists = sizes > 0
     positions = exists.flatten().cumsum(0) - 1
     grid = torch.arange(exists.numel(), device=sizes.device)
-    # What fills up P phrases belongs to the last sentence.
+    # Unused phrases belong to the last sentence, which is empty.
     cells = grid.new_full((most + 1,), exists.numel() - 1)
     cells = cells.scatter_(0, torch.where(exists.flatten(), positions, most), grid)[:most]
     ends = torch.arange(0, exists.numel() + 1, exists.size(1), device=sizes.device)

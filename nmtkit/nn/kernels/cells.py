@@ -34,107 +34,101 @@ def _tanh(x):
 
 
 @triton.jit
-def _places(x, x_cell, x_row, H: tl.constexpr):
-    """Return where the program's inputs begin, the number of its row, and the columns."""
+def _places(x, x_cell, x_row, width, H: tl.constexpr):
+    """Return where the inputs of a program's row begin, where its row of H numbers begins in
+    contiguous memory, the columns, and which of them there are.
+    """
     cell, row = tl.program_id(1).to(tl.int64), tl.program_id(0).to(tl.int64)
-    return x + cell * x_cell + row * x_row, cell * tl.num_programs(0) + row, tl.arange(0, H)
+    start, at = (cell * tl.num_programs(0) + row) * width, tl.arange(0, H)
+    return x + cell * x_cell + row * x_row, start, at, at < width
+
+
+@triton.jit
+def _gate(x, p, at, real):
+    """Return a gate whose numbers begin at `at` in the inputs x and in the products p."""
+    return tl.sigmoid(_load(x, at, real) + _load(p, at, real))
 
 
 @triton.jit
 def _gates(x, p, h, kept, update, x_cell, x_row, width, H: tl.constexpr):
-    x, row, at = _places(x, x_cell, x_row, H)
-    real = at < width
-    p += 2 * row * width
-    reset = tl.sigmoid(_load(x, at, real) + _load(p, at, real))
-    _store(kept, row * width + at, real, reset * _load(h, row * width + at, real))
-    _store(
-        update,
-        row * width + at,
-        real,
-        tl.sigmoid(_load(x, width + at, real) + _load(p, width + at, real)),
-    )
+    x, start, at, real = _places(x, x_cell, x_row, width, H)
+    p += 2 * start
+    _store(kept, start + at, real, _gate(x, p, at, real) * _load(h, start + at, real))
+    _store(update, start + at, real, _gate(x, p, width + at, real))
 
 
 @triton.jit
 def _gates_backward(
     x, p, h, d_kept, d_update, d_candidate, d_h, dx, dp, dh, x_cell, x_row, width, H: tl.constexpr
 ):  # fmt: skip
-    x, row, at = _places(x, x_cell, x_row, H)
-    real, own = at < width, row * width + at
-    p += 2 * row * width
-    reset = tl.sigmoid(_load(x, at, real) + _load(p, at, real))
-    update = tl.sigmoid(_load(x, width + at, real) + _load(p, width + at, real))
-    of_kept = _load(d_kept, own, real)
-    of_reset = of_kept * _load(h, own, real) * reset * (1.0 - reset)
-    of_update = _load(d_update, own, real) * update * (1.0 - update)
-    _store(dp + 2 * row * width, at, real, of_reset)
-    _store(dp + 2 * row * width, width + at, real, of_update)
-    dx += 3 * row * width
+    x, start, at, real = _places(x, x_cell, x_row, width, H)
+    p, dp, dx = p + 2 * start, dp + 2 * start, dx + 3 * start
+    reset, update = _gate(x, p, at, real), _gate(x, p, width + at, real)
+    of_kept = _load(d_kept, start + at, real)
+    of_reset = of_kept * _load(h, start + at, real) * reset * (1.0 - reset)
+    of_update = _load(d_update, start + at, real) * update * (1.0 - update)
+    _store(dp, at, real, of_reset)
+    _store(dp, width + at, real, of_update)
     _store(dx, at, real, of_reset)
     _store(dx, width + at, real, of_update)
-    _store(dx, 2 * width + at, real, _load(d_candidate, own, real))
-    _store(dh, own, real, of_kept * reset + _load(d_h, own, real))
+    _store(dx, 2 * width + at, real, _load(d_candidate, start + at, real))
+    _store(dh, start + at, real, of_kept * reset + _load(d_h, start + at, real))
 
 
 @triton.jit
 def _mix(x, p, h, update, out, narrow, x_cell, x_row, width, H: tl.constexpr):
-    x, row, at = _places(x, x_cell, x_row, H)
-    real, own = at < width, row * width + at
-    candidate, old = _tanh(_load(x, at, real) + _load(p, own, real)), _load(h, own, real)
-    new = old + _load(update, own, real) * (candidate - old)
-    _store(out, own, real, new)
-    _store(narrow, own, real, new)
+    x, start, at, real = _places(x, x_cell, x_row, width, H)
+    candidate = _tanh(_load(x, at, real) + _load(p, start + at, real))
+    old = _load(h, start + at, real)
+    new = old + _load(update, start + at, real) * (candidate - old)
+    _store(out, start + at, real, new)
+    _store(narrow, start + at, real, new)
 
 
 @triton.jit
 def _mix_backward(
     x, p, h, update, d_out, d_narrow, dx, dp, dh, d_update, x_cell, x_row, width, H: tl.constexpr
 ):  # fmt: skip
-    x, row, at = _places(x, x_cell, x_row, H)
-    real, own = at < width, row * width + at
-    candidate = _tanh(_load(x, at, real) + _load(p, own, real))
-    share = _load(update, own, real)
-    of_new = _load(d_out, own, real) + _load(d_narrow, own, real)
+    x, start, at, real = _places(x, x_cell, x_row, width, H)
+    candidate = _tanh(_load(x, at, real) + _load(p, start + at, real))
+    share = _load(update, start + at, real)
+    of_new = _load(d_out, start + at, real) + _load(d_narrow, start + at, real)
     of_sum = of_new * share * (1.0 - candidate * candidate)
-    _store(dx, own, real, of_sum)
-    _store(dp, own, real, of_sum)
-    _store(dh, own, real, of_new * (1.0 - share))
-    _store(d_update, own, real, of_new * (candidate - _load(h, own, real)))
+    _store(dx, start + at, real, of_sum)
+    _store(dp, start + at, real, of_sum)
+    _store(dh, start + at, real, of_new * (1.0 - share))
+    _store(d_update, start + at, real, of_new * (candidate - _load(h, start + at, real)))
 
 
 @triton.jit
 def _adaptive(x, p, h, out, narrow, x_cell, x_row, width, H: tl.constexpr):
-    x, row, at = _places(x, x_cell, x_row, H)
-    real, own = at < width, row * width + at
-    p += 2 * row * width
-    content, old = _load(x, at, real), _load(h, own, real)
+    x, start, at, real = _places(x, x_cell, x_row, width, H)
+    p += 2 * start
+    content, old = _load(x, at, real), _load(h, start + at, real)
     candidate = _tanh(content + _load(p, at, real))
-    gate = tl.sigmoid(_load(x, width + at, real) + _load(p, width + at, real))
-    new = old + tl.sigmoid(content) * gate * (candidate - old)
-    _store(out, own, real, new)
-    _store(narrow, own, real, new)
+    new = old + tl.sigmoid(content) * _gate(x, p, width + at, real) * (candidate - old)
+    _store(out, start + at, real, new)
+    _store(narrow, start + at, real, new)
 
 
 @triton.jit
 def _adaptive_backward(
     x, p, h, d_out, d_narrow, dx, dp, dh, x_cell, x_row, width, H: tl.constexpr
 ):  # fmt: skip
-    x, row, at = _places(x, x_cell, x_row, H)
-    real, own = at < width, row * width + at
-    p += 2 * row * width
-    content, old = _load(x, at, real), _load(h, own, real)
+    x, start, at, real = _places(x, x_cell, x_row, width, H)
+    p, dp, dx = p + 2 * start, dp + 2 * start, dx + 2 * start
+    content, old = _load(x, at, real), _load(h, start + at, real)
     candidate = _tanh(content + _load(p, at, real))
-    gate = tl.sigmoid(_load(x, width + at, real) + _load(p, width + at, real))
-    weight = tl.sigmoid(content)
-    of_new = _load(d_out, own, real) + _load(d_narrow, own, real)
+    gate, weight = _gate(x, p, width + at, real), tl.sigmoid(content)
+    of_new = _load(d_out, start + at, real) + _load(d_narrow, start + at, real)
     of_sum = of_new * weight * gate * (1.0 - candidate * candidate)
     of_share = of_new * (candidate - old)
     of_gate = of_share * weight * gate * (1.0 - gate)
-    _store(dp + 2 * row * width, at, real, of_sum)
-    _store(dp + 2 * row * width, width + at, real, of_gate)
-    _store(dx + 2 * row * width, at, real, of_sum + of_share * gate * weight * (1.0 - weight))
-    _store(dx + 2 * row * width, width + at, real, of_gate)
-    _store(dh, own, real, of_new * (1.0 - weight * gate))
+    _store(dp, at, real, of_sum)
+    _store(dp, width + at, real, of_gate)
+    _store(dx, at, real, of_sum + of_share * gate * weight * (1.0 - weight))
+    _store(dx, width + at, real, of_gate)
+    _store(dh, start + at, real, of_new * (1.0 - weight * gate))
 
 
 def _start(kernel: Any, x: Tensor, h: Tensor, *values: Tensor) -> None:
@@ -147,7 +141,7 @@ def _start(kernel: Any, x: Tensor, h: Tensor, *values: Tensor) -> None:
 
 
 class _Gates(torch.autograd.Function):
-    """The gates of a GRU, and its inputs h and x for `_Mix`, whose gradients come back here."""
+    """The gates of a GRU. Its inputs x and h are results, too: their gradients are added here."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, p: Tensor, h: Tensor) -> tuple[Tensor, ...]:
@@ -165,43 +159,26 @@ class _Gates(torch.autograd.Function):
         return dx, dp, dh
 
 
-class _Mix(torch.autograd.Function):
-    """The next state of a GRU, and its copy for products."""
+class _NextState(torch.autograd.Function):
+    """The next state of a cell, and its copy for products."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, p: Tensor, h: Tensor, update: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(ctx: Any, kernels: tuple[Any, Any], *values: Tensor) -> tuple[Tensor, Tensor]:
+        x, p, h, *_ = values
+        forward, ctx.kernel = kernels
         out, narrow = torch.empty_like(h), torch.empty_like(h, dtype=p.dtype)
-        _start(_mix, x, h, p, h, update, out, narrow)
-        ctx.save_for_backward(x, p, h, update)
+        _start(forward, x, h, *values[1:], out, narrow)
+        ctx.save_for_backward(*values)
         return out, narrow
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, ...]:
-        x, p, h, update = ctx.saved_tensors
-        results = [x.new_empty(h.shape), *map(torch.empty_like, (p, h, update))]
-        of_out = (g.contiguous() for g in gradients)
-        _start(_mix_backward, x, h, p, h, update, *of_out, *results)
-        return tuple(results)
-
-
-class _Adaptive(torch.autograd.Function):
-    """The next state of a content-adaptive recurrent unit, and its copy for products."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, p: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
-        out, narrow = torch.empty_like(h), torch.empty_like(h, dtype=p.dtype)
-        _start(_adaptive, x, h, p, h, out, narrow)
-        ctx.save_for_backward(x, p, h)
-        return out, narrow
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, ...]:
-        x, p, h = ctx.saved_tensors
-        results = [x.new_empty(x.shape), *map(torch.empty_like, (p, h))]
-        _start(_adaptive_backward, x, h, p, h, *(g.contiguous() for g in gradients), *results)
-        return tuple(results)
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        x, p, h, *more = ctx.saved_tensors
+        results = [value.new_empty(value.shape) for value in (x, p, h, *more)]
+        of_state = (g.contiguous() for g in gradients)
+        _start(ctx.kernel, x, h, p, h, *more, *of_state, *results)
+        return None, *results
 
 
 def fits(x: Tensor, h: Tensor) -> bool:
@@ -221,7 +198,9 @@ def gru(x: Tensor, h: Tensor, p: Tensor, candidate: Any) -> tuple[Tensor, Tensor
     """
     kept, update, of_candidate, h = _Gates.apply(x, p.contiguous(), h)
     p = candidate(kept).contiguous()
-    result: tuple[Tensor, Tensor] = _Mix.apply(of_candidate, p, h, update)
+    result: tuple[Tensor, Tensor] = _NextState.apply(
+        (_mix, _mix_backward), of_candidate, p, h, update
+    )
     return result
 
 
@@ -234,5 +213,7 @@ def adaptive(x: Tensor, h: Tensor, p: Tensor) -> tuple[Tensor, Tensor]:
         h: the state (…, R, H).
         p: the product of h (…, R, 2·H).
     """
-    result: tuple[Tensor, Tensor] = _Adaptive.apply(x, p.contiguous(), h)
+    result: tuple[Tensor, Tensor] = _NextState.apply(
+        (_adaptive, _adaptive_backward), x, p.contiguous(), h
+    )
     return result
