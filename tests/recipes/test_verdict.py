@@ -212,7 +212,7 @@ def test_stopped_with_a_signal(queue):
 
 def test_two_workers_never_take_the_same_system(queue):
     (queue / "list.sh").write_text(TWO.replace("seeds 1 2", "seeds 1 2 3"))
-    processes = [begin(queue, PACE=0.01, JOBS=2) for _ in range(2)]
+    processes = [begin(queue, PACE=0.05, JOBS=2) for _ in range(2)]
     assert [process.wait() for process in processes] == [0, 0]
     made = updates(queue)
     assert len(made) == len(set(made)) == len(ALL_UPDATES) + 8
