@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from nmtkit.nn import gpu
 from nmtkit.nn.capture import changed
 from nmtkit.nn.linear import Linear
 from nmtkit.nn.loops import in_one_graph, loop_product
@@ -83,8 +84,11 @@ class AdditiveAttention(nn.Module):
         mask = None if visible is None else additive(visible, keys.dtype)
 
         def attend(s: Tensor) -> Tensor:
-            q = query(s).to(keys.dtype).view(len(keys), -1, keys.size(2))  # (B, K, A)
-            return normalise(_Scores.apply(self, q, keys, v), mask, scale)
+            q = query(s).view(len(keys), -1, keys.size(2))  # (B, K, A)
+            scores = gpu.additive_scores(q, keys, v, 0.5)
+            if scores is None:
+                scores = _Scores.apply(self, q.to(keys.dtype), keys, v)
+            return normalise(scores, mask, scale)
 
         return attend
 

@@ -23,6 +23,7 @@ from nmtkit.errors import first_line
 class Kernels(NamedTuple):
     """The modules of `nmtkit.nn.kernels`."""
 
+    additive: ModuleType
     affine: ModuleType
     attention: ModuleType
     cells: ModuleType
@@ -67,18 +68,29 @@ def _try(kernels: Kernels, device: torch.device) -> None:
     kernels.affine.biased(wide[0], layer.bias).sum().backward()
     x = torch.ones(1, 3, device=device, requires_grad=True)
     kernels.cells.gru(x, x[:, :1], x[:, 1:].to(narrow), lambda kept: kept)[0].sum().backward()
+    kernels.additive.scores(wide[0].detach(), wide.detach(), layer.bias, 1.0).sum().backward()
 
 
 def import_kernels() -> Kernels:
     """Import Triton, which takes a second, and the kernels."""
-    from nmtkit.nn.kernels import affine, attention, cells, loss, norm
+    from nmtkit.nn.kernels import additive, affine, attention, cells, loss, norm
 
-    return Kernels(affine, attention, cells, norm, loss)
+    return Kernels(additive, affine, attention, cells, norm, loss)
 
 
 def _for(x: Tensor) -> Kernels | None:
     """Return the kernels if they compute with x."""
     return _kernels if x.device.type != "cpu" and x.dtype.itemsize <= 4 else None
+
+
+def _in_training(x: Tensor) -> Kernels | None:
+    """Return the kernels if they compute a training step with x; torch.compile makes its own."""
+    return _for(x) if torch.is_grad_enabled() and not torch.compiler.is_compiling() else None
+
+
+def trains(x: Tensor) -> bool:
+    """True if kernels compute a training step with x."""
+    return _in_training(x) is not None
 
 
 def attends_in_rows(dtype: torch.dtype) -> bool:
@@ -202,9 +214,8 @@ def _plain(norm: nn.LayerNorm) -> bool:
 
 def with_narrow(x: Tensor) -> Tensor:
     """Return x with a copy of 16 bits for `narrow`, if several products under autocast read x."""
-    learns = torch.is_grad_enabled() and _for(x) is not None
-    kind = _narrow_type(x) if learns else None  # tensors of a search have no versions
-    if kind not in (None, x.dtype) and not torch.compiler.is_compiling():
+    kind = _narrow_type(x) if trains(x) else None  # tensors of a search have no versions
+    if kind not in (None, x.dtype):
         x.in_16_bits = x.to(kind), x._version  # type: ignore[attr-defined]
     return x
 
@@ -238,15 +249,50 @@ def recurrent_step(
         state: multiplies h.
         others: further products.
     """
-    kernels = _for(h)
-    if kernels is None or not torch.is_grad_enabled() or torch.compiler.is_compiling():
+    kernels = _in_training(h)
+    if kernels is None or not kernels.cells.fits(x, h):
         return None
-    if not kernels.cells.fits(x, h):
-        return None
-    new, copy = getattr(kernels.cells, cell)(x, h, state(narrow(h)), *others)
+    new, copy = getattr(kernels.cells, cell)(x, h, state(h), *others)
     new.in_16_bits = copy, new._version
     result: Tensor = new
     return result
+
+
+def refined_states(
+    cell: str, x: Tensor, h: Tensor, p: Tensor, dtype: torch.dtype, *others: Any
+) -> Tensor | None:
+    """Return a step of a cell for all positions of a sentence, (B, 1, S, H).
+
+    Args:
+        cell, others: see `recurrent_step`.
+        x: input-side products (B, 1, S or 1, G·H).
+        h: the state, and p its product, (B, 1, S or 1, ·).
+        dtype: number type of the result.
+    """
+    kernels = _in_training(h)
+    if kernels is None or len({x.size(1), h.size(1), p.size(1), 1}) > 1:
+        return None
+    positions = max(x.size(2), h.size(2), p.size(2))
+    x, h, p = (t.expand(-1, -1, positions, -1) for t in (x, h, p))
+    if not kernels.cells.fits(x, h := h.contiguous()):
+        return None
+    copy: Tensor = getattr(kernels.cells, cell)(x, h, p, *others, only=dtype)[1]
+    return copy
+
+
+def additive_scores(q: Tensor, keys: Tensor, v: Tensor, factor: float) -> Tensor | None:
+    """Return vᵀ tanh(q + factor·k), with gradients: (B, 1, S).
+
+    Args:
+        q: (B, 1, A).
+        keys: (B, S, A).
+        v: (A).
+    """
+    kernels = _in_training(keys)
+    if kernels is None or not kernels.additive.fits(q.flatten(0, 1), keys):
+        return None
+    scores: Tensor = kernels.additive.scores(q.squeeze(1), keys, v, factor)
+    return scores.unsqueeze(1)
 
 
 def computes_loss(logits: Tensor) -> bool:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from nmtkit.nn import gpu
 from nmtkit.nn.linear import Linear
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -69,7 +70,8 @@ class LoopProduct:
 
     def __call__(self, x: Tensor) -> Tensor:
         """(R, in) -> (R, out), or (N, R, in) -> (N, R, out)."""
-        x, matrix, bias = x.to(self._matrix.dtype), self._matrix, self._bias
+        matrix, bias = self._matrix, self._bias
+        x = gpu.narrow(x).to(matrix.dtype)
         if torch.is_grad_enabled() and matrix.requires_grad:
             # The bias of this use takes the gradient of y to `_Uses`.
             number, bias = self._next_use(x.size(-2))

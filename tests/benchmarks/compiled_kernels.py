@@ -29,7 +29,7 @@ from triton.runtime import JITFunction, driver
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from nmtkit.data.packing import segments  # noqa: E402
-from nmtkit.nn.kernels import affine, attention, cells, few_queries, loss, norm  # noqa: E402
+from nmtkit.nn.kernels import additive, affine, attention, cells, few_queries, loss, norm  # noqa: E402
 
 TOOL = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
 LEAST_SHARED = 99 * 1024
@@ -81,8 +81,13 @@ def start_all() -> None:
         h, p = numbers(2, 8, width, dtype=torch.float32), numbers(2, 8, 2 * width, dtype=NARROW)
         x = numbers(2, 8, 3 * width, dtype=torch.float32)
         sum(part.float().sum() for part in cells.gru(x, h, p, lambda kept: kept)).backward()
-        pair = cells.adaptive(x[..., width:].contiguous(), h, p)
-        sum(part.float().sum() for part in pair).backward()
+        both = x[..., width:].contiguous()
+        sum(part.float().sum() for part in cells.adaptive(both, h, p)).backward()
+        cells.gru(x, h, p, lambda kept: kept, only=NARROW)[1].float().sum().backward()
+        cells.adaptive(both, h, p, 0.5, only=NARROW)[1].float().sum().backward()
+        for dtype in (NARROW, torch.float32):
+            q, v = numbers(8, width, dtype=dtype), numbers(width, dtype=torch.float32)
+            additive.scores(q, numbers(8, 30, width, dtype=dtype), v, 0.5).sum().backward()
     for dtype in (NARROW, torch.float32):
         targets = torch.ones(8, dtype=torch.int64)
         loss.loss_and_gradient(torch.zeros(8, 9000, dtype=dtype), targets, 0.1, torch.ones(()))

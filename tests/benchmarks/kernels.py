@@ -22,8 +22,11 @@ from torch.nn import functional as F
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from nmtkit.data.packing import Packing, segments  # noqa: E402
+from nmtkit.models.caru.attention import GatedAttention  # noqa: E402
+from nmtkit.models.caru.gates import CARUGate, GRUGate  # noqa: E402
 from nmtkit.models.caru.unit import CARUCell  # noqa: E402
 from nmtkit.nn import gpu  # noqa: E402
+from nmtkit.nn.alignment import AdditiveAttention  # noqa: E402
 from nmtkit.nn.recurrent import GRU, Recurrent  # noqa: E402
 from nmtkit.train.loss import chunk_loss  # noqa: E402
 from tests.device import DEVICE, ON_GPU  # noqa: E402
@@ -126,6 +129,7 @@ def cases(kernels: gpu.Kernels) -> Iterator[tuple[str, Callable[[], object]]]:
         yield f"{name}: kernels", finished
         yield f"{name}: torch", affine
     yield from cell_cases(kernels)
+    yield from source_attention_cases(kernels)
     logits = numbers(ROWS, VOCABULARY).detach()
     targets = torch.randint(1, VOCABULARY, (ROWS,), device=DEVICE)
     scale = torch.tensor(1e-3, device=DEVICE)
@@ -154,6 +158,36 @@ def cell_cases(kernels: gpu.Kernels) -> Iterator[tuple[str, Callable[[], object]
 
         yield f"{name} of {steps} steps: kernels", lambda trained=trained: trained(True)
         yield f"{name} of {steps} steps: torch", lambda trained=trained: trained(False)
+
+
+def source_attention_cases(kernels: gpu.Kernels) -> Iterator[tuple[str, Callable[[], object]]]:
+    """Yield a training of attention to 32 words by 32 states, forward and backward."""
+    sentences, steps = (128, 32) if ON_GPU else (2, 3)
+    h, s = (numbers(sentences, steps, WIDTH, dtype=torch.float32) for _ in range(2))
+    plain = AdditiveAttention(WIDTH, WIDTH, WIDTH).to(DEVICE)
+    gates = {"CARU": CARUGate(WIDTH, WIDTH, False), "GRU": GRUGate(WIDTH, WIDTH, False)}
+    gated = {f"{name}-gated": GatedAttention(gate, plain) for name, gate in gates.items()}
+    for name, attention in {"additive": plain, **gated}.items():
+        layer = attention.to(DEVICE)
+
+        def trained(use: bool, layer: nn.Module = layer) -> object:
+            gpu._kernels = kernels if use else None
+            with torch.autocast(DEVICE, NARROW, enabled=ON_GPU):
+                once = layer.prepare(h)
+            if isinstance(layer, GatedAttention):
+                attend = layer.loop(h, once, None, steps, NARROW)
+                results = [attend(state, False)[0] for state in s.unbind(1)]
+            else:
+                weigh = layer.loop(once, None, steps, NARROW)
+                results = [weigh(state) @ h for state in s.unbind(1)]
+            total = torch.stack(results).square().sum()
+            # Backward computes a step again, with the same kernels.
+            grads = torch.autograd.grad(total, (h, s, *layer.parameters()), allow_unused=True)
+            gpu._kernels = None
+            return grads
+
+        yield f"{name} attention: kernels", lambda trained=trained: trained(True)
+        yield f"{name} attention: torch", lambda trained=trained: trained(False)
 
 
 def step_cases() -> Iterator[tuple[str, Callable[[], object]]]:

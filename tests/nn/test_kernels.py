@@ -25,7 +25,7 @@ from tests.models.contract import Case, batch_for, full, packed_for, pairs
 
 pytestmark = pytest.mark.gpu
 pytest.importorskip("triton", reason="no Triton for this system")
-affine, attention, cells, norm, loss = gpu.import_kernels()
+additive, affine, attention, cells, norm, loss = gpu.import_kernels()
 few_queries = importlib.import_module("nmtkit.nn.kernels.few_queries")
 
 WIDE, NARROW = torch.float32, torch.bfloat16 if ON_GPU else torch.float16
@@ -417,6 +417,54 @@ def test_a_step_of_a_recurrent_cell(shape, width, dtype):
             near(value.to(dtype), gradient, dtype)
 
 
+@TYPES
+@pytest.mark.parametrize("inverted", [False, True])
+@pytest.mark.parametrize("cell", ["gru", "adaptive"])
+def test_a_step_of_a_cell_for_all_positions(cell, inverted, dtype, kernels):
+    """Input or history are the same at every position; rounded once."""
+    torch.manual_seed(4)
+    batch, positions, width, blocks = 2, 3, 20, 3 if cell == "gru" else 2
+    one, all_ = (batch, 1, 1), (batch, 1, positions)
+    of_input, of_history = (all_, one) if inverted else (one, all_)
+    x = numbers(*of_input, blocks * width)
+    h, p = (numbers(*of_history, n * width) for n in (1, 2))
+    matrix = numbers(width, width)
+    candidate = {"gru": lambda kept: kept @ matrix.to(kept.dtype), "adaptive": 0.5}[cell]
+    g = gpu.refined_states(cell, x, h, p, dtype, candidate)
+    assert g.shape == (*all_, width) and kernels.cells == 1
+    seed = torch.randn_like(g)
+    found = gradients([g], [seed], (x, h, p))
+    exact = [t.detach().double().requires_grad_() for t in (x, h, p)]
+    a, b, c = (t.expand(*all_, -1) for t in exact)
+    if cell == "gru":
+        right = gru_step(a, c, b, lambda kept: kept @ matrix.detach().double())
+    else:
+        n, z = c.chunk(2, -1)
+        right = adaptive_step(a, torch.cat([n / 2, z], -1), b)
+    near(g, right, dtype)
+    for value, gradient in zip(found, gradients([right], [seed], exact), strict=True):
+        near(value.to(dtype), gradient, dtype)
+
+
+# Scores of additive attention
+
+
+@TYPES
+@pytest.mark.parametrize(("positions", "width"), [(1, 16), (5, 70), (35, 130)])
+def test_scores_of_additive_attention(positions, width, dtype):
+    torch.manual_seed(5)
+    inputs = numbers(2, width), numbers(2, positions, width, dtype=dtype), numbers(width)
+    out = additive.scores(*inputs, 0.5)
+    q, keys, v = exact = [t.detach().double().requires_grad_() for t in inputs]
+    right = (q[:, None] + keys / 2).tanh() @ v
+    near(out, right, WIDE)
+    seed = torch.randn_like(out)
+    for value, gradient, x in zip(
+        gradients([out], [seed], inputs), gradients([right], [seed], exact), inputs, strict=True
+    ):
+        near(value, gradient, x.dtype)
+
+
 # Compiled graphs
 
 
@@ -424,7 +472,7 @@ def test_a_compiled_layer_has_one_graph_for_all_lengths(monkeypatch):
     """Also the one of the gradient."""
     from torch._dynamo.testing import CompileCounterWithBackend  # loading it takes two seconds
 
-    found = gpu.Kernels(affine, attention, cells, norm, loss)
+    found = gpu.Kernels(additive, affine, attention, cells, norm, loss)
     monkeypatch.setattr(gpu, "_for", lambda x: found)
     monkeypatch.setattr(attention, "fits", lambda q, v: True)
     layer, graphs = SelfAttention(32, 2).to(DEVICE), CompileCounterWithBackend("aot_eager")
@@ -447,17 +495,20 @@ def test_a_compiled_layer_has_one_graph_for_all_lengths(monkeypatch):
 @pytest.fixture
 def kernels(monkeypatch):
     """Use the kernels on this device; return how often each one did."""
-    counts = SimpleNamespace(affine=0, relu=0, attention=0, cells=0, norm=0, loss=0)
+    counts = SimpleNamespace(additive=0, affine=0, relu=0, attention=0, cells=0, norm=0, loss=0)
 
     def counted(module, name, count):
         compute = getattr(module, name)
 
-        def wrapped(*args):
+        def wrapped(*args, **options):
             setattr(counts, count, getattr(counts, count) + 1)
-            return compute(*args)
+            return compute(*args, **options)
 
         return wrapped
 
+    of_additive = SimpleNamespace(
+        fits=additive.fits, scores=counted(additive, "scores", "additive")
+    )
     of_affine = SimpleNamespace(
         biased=counted(affine, "biased", "affine"),
         fits=affine.fits,
@@ -475,7 +526,7 @@ def kernels(monkeypatch):
         adaptive=counted(cells, "adaptive", "cells"),
     )
     of_loss = SimpleNamespace(loss_and_gradient=counted(loss, "loss_and_gradient", "loss"))
-    found = gpu.Kernels(of_affine, of_attention, of_cells, of_norm, of_loss)
+    found = gpu.Kernels(of_additive, of_affine, of_attention, of_cells, of_norm, of_loss)
     monkeypatch.setattr(gpu, "_for", lambda x: found if x.dtype.itemsize <= 4 else None)
     return counts
 
@@ -517,13 +568,15 @@ def same_step(build, batch, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "case", [Case("amn", tuple(ONE_LAYER.items())), Case("rnnsearch"), Case("caru")], ids=str
+    "case",
+    [Case("amn", tuple(ONE_LAYER.items())), *map(Case, ("rnnsearch", "caru", "gatt", "gru-inv"))],
+    ids=str,
 )
 def test_a_training_step_of_cells_with_kernels_is_one_without(case, kernels, monkeypatch):
     """In float32; of AMN on a packed batch."""
     make = packed_for if case.build().reads_packed else batch_for
     same_step(lambda: case.build(dtype=WIDE, dropout=0.0), make(case.build()), monkeypatch)
-    assert kernels.cells
+    assert kernels.cells and bool(kernels.additive) == (case.variant != "amn")
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,10 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from nmtkit.models.caru.gates import Gate
+from nmtkit.nn import gpu
 from nmtkit.nn.alignment import AdditiveAttention, Scale, normalise
 from nmtkit.nn.capture import capturing, changing
 from nmtkit.nn.loops import in_one_graph, loop_product
@@ -86,7 +88,10 @@ class GatedAttention(nn.Module):
             q, states = (x.to(wide).view(*of_s.shape[:3], -1) for x in (query(s), s))
             history = states if gate.inverted else h
             arguments = *fixed, q, history, of_h, of_s, *gate.inner()
-            if torch.is_grad_enabled():
+            if gpu.trains(h):
+                options: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": False}
+                context, alpha = checkpoint(refine_and_attend, gate, *arguments, **options)
+            elif torch.is_grad_enabled():
                 context, alpha = _Recomputed.apply(self, *arguments)
             else:
                 context, alpha = self._some_sentences_at_a_time(*arguments)
@@ -185,10 +190,13 @@ def refine_and_attend(
     """
     g = gate.mix(key.dtype, *of_gate)  # (B, K, S, W)
     low = g.to(key.dtype)
-    # vᵀ tanh(W g + q) + Σv; the constant Σv does not change the softmax.
-    scores = torch.sigmoid(torch.add(2 * q, project(low, key), alpha=2)) @ (2 * v)
+    product = project(low, key)  # (B, K, S, A)
+    scores = gpu.additive_scores(q.squeeze(2), product.squeeze(1), v, 1.0)
+    if scores is None:
+        # vᵀ tanh(W g + q) + Σv; the constant Σv does not change the softmax.
+        scores = torch.sigmoid(torch.add(2 * q, product, alpha=2)) @ (2 * v)
     alpha = normalise(scores, mask, scale)
-    return torch.matmul(alpha.unsqueeze(2).to(low.dtype), low).squeeze(2).to(g.dtype), alpha
+    return torch.matmul(alpha.unsqueeze(2).to(low.dtype), low).squeeze(2).to(q.dtype), alpha
 
 
 class _Recomputed(torch.autograd.Function):

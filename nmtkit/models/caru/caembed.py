@@ -76,8 +76,10 @@ class CAEmbed(nn.Module):
             x = contexts(c if project is None else project(c))
             u, state = before(t, s)
             x = (x if added is None else added[t] + x).to(u.dtype)
+            if not capturing():
+                return self.cell.step(x, u, state), None
             n, gate = self.cell.parts(x, u, state)
-            return torch.lerp(u, n, gate), gate.mean(-1) if capturing() else None
+            return torch.lerp(u, n, gate), gate.mean(-1)
 
         return run
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn, tanh
 from torch.nn import functional as F
 
+from nmtkit.nn import gpu
 from nmtkit.nn.linear import Linear
 
 OPEN = (
@@ -118,6 +119,10 @@ class CARUGate(Gate):
     def mix(
         self, dtype: torch.dtype, history: Tensor, of_h: Tensor, of_s: Tensor, *inner: Tensor
     ) -> Tensor:
+        # One half of `of_h` is doubled.
+        fused = gpu.refined_states("adaptive", of_s, history, of_h, dtype, 0.5)
+        if fused is not None:
+            return fused
         n, gate, *_ = self._parts(of_h, of_s)
         return torch.lerp(history.expand_as(gate), n, gate)
 
@@ -189,12 +194,17 @@ class GRUGate(Gate):
     def mix(
         self, dtype: torch.dtype, history: Tensor, of_h: Tensor, of_s: Tensor, *inner: Tensor
     ) -> Tensor:
-        # Every step multiplies r ⊙ history of every position by a matrix.
-        of_input = of_h if self.inverted else of_s
+        def product(kept: Tensor) -> Tensor:
+            """Multiply r ⊙ history of every position, at every step."""
+            return F.linear(kept.to(dtype), inner[0].to(dtype))
+
+        of_input, of_history = (of_h, of_s) if self.inverted else (of_s, of_h)
+        fused = gpu.refined_states("gru", of_input, history, of_history, dtype, product)
+        if fused is not None:
+            return fused
         gates = 2 * self.width
         reset, update = torch.sigmoid(of_h[..., :gates] + of_s[..., :gates]).chunk(2, dim=-1)
-        product = F.linear((reset * history).to(dtype), inner[0].to(dtype))
-        candidate = tanh(product + of_input[..., gates:])
+        candidate = tanh(product(reset * history) + of_input[..., gates:])
         return torch.lerp(history.expand_as(candidate), candidate, update)
 
     def openness(self, of_h: Tensor, of_s: Tensor) -> Tensor:

@@ -182,8 +182,8 @@ class CARUAttention(RecurrentModel):
         with torch.autocast(words.device.type, enabled=False):
             attend = self._attend(memory, len(words), dtype)
             for t in range(len(words)):
-                before = s[:, :hidden]
-                context, alpha, attention_gate = attend(s[:, :hidden], first and t == 0)
+                before = _hidden(s, hidden)
+                context, alpha, attention_gate = attend(before, first and t == 0)
                 s, embed_gate = advance(t, s, context)
                 steps.append((s[:, :hidden], before, context, alpha, attention_gate, embed_gate))
         *vectors, weights, attention_gates, embed_gates = zip(*steps, strict=True)
@@ -230,11 +230,16 @@ class CARUAttention(RecurrentModel):
             x, to_cell = x.to(wide), loop_product([self.cell_context], times, dtype)
 
         def advance(t: int, s: Tensor, c: Tensor) -> tuple[Tensor, Tensor | None]:
-            u, gate = run(t, s[:, :hidden], c)
+            u, gate = run(t, _hidden(s, hidden), c)
             x_t = to_cell(u).to(wide) if embeds else x[t] + to_cell(u)
             return step(x_t, s), gate
 
         return dtype, advance
+
+
+def _hidden(s: Tensor, width: int) -> Tensor:
+    """Return the hidden state; the state of an LSTM has its memory cell, too."""
+    return s if s.size(1) == width else s[:, :width]
 
 
 def _record(

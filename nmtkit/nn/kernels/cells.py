@@ -20,12 +20,17 @@ WIDEST = 4096
 
 @triton.jit
 def _load(x, at, real):
-    return tl.load(x + at, mask=real, other=0.0).to(tl.float32)
+    """Return x as float32; zeros if x is None."""
+    value = tl.zeros(at.shape, tl.float32)
+    if x is not None:
+        value = tl.load(x + at, mask=real, other=0.0).to(tl.float32)
+    return value
 
 
 @triton.jit
 def _store(x, at, real, value):
-    tl.store(x + at, value.to(x.dtype.element_ty), mask=real)
+    if x is not None:
+        tl.store(x + at, value.to(x.dtype.element_ty), mask=real)
 
 
 @triton.jit
@@ -101,11 +106,13 @@ def _mix_backward(
 
 
 @triton.jit
-def _adaptive(x, p, h, out, narrow, x_cell, x_row, width, H: tl.constexpr):
+def _adaptive(
+    x, p, h, out, narrow, x_cell, x_row, width, H: tl.constexpr, FACTOR: tl.constexpr
+):  # fmt: skip
     x, start, at, real = _places(x, x_cell, x_row, width, H)
     p += 2 * start
     content, old = _load(x, at, real), _load(h, start + at, real)
-    candidate = _tanh(content + _load(p, at, real))
+    candidate = _tanh(content + FACTOR * _load(p, at, real))
     new = old + tl.sigmoid(content) * _gate(x, p, width + at, real) * (candidate - old)
     _store(out, start + at, real, new)
     _store(narrow, start + at, real, new)
@@ -113,107 +120,130 @@ def _adaptive(x, p, h, out, narrow, x_cell, x_row, width, H: tl.constexpr):
 
 @triton.jit
 def _adaptive_backward(
-    x, p, h, d_out, d_narrow, dx, dp, dh, x_cell, x_row, width, H: tl.constexpr
+    x, p, h, d_out, d_narrow, dx, dp, dh,
+    x_cell, x_row, width, H: tl.constexpr, FACTOR: tl.constexpr,
 ):  # fmt: skip
     x, start, at, real = _places(x, x_cell, x_row, width, H)
     p, dp, dx = p + 2 * start, dp + 2 * start, dx + 2 * start
     content, old = _load(x, at, real), _load(h, start + at, real)
-    candidate = _tanh(content + _load(p, at, real))
+    candidate = _tanh(content + FACTOR * _load(p, at, real))
     gate, weight = _gate(x, p, width + at, real), tl.sigmoid(content)
     of_new = _load(d_out, start + at, real) + _load(d_narrow, start + at, real)
     of_sum = of_new * weight * gate * (1.0 - candidate * candidate)
     of_share = of_new * (candidate - old)
     of_gate = of_share * weight * gate * (1.0 - gate)
-    _store(dp, at, real, of_sum)
+    _store(dp, at, real, FACTOR * of_sum)
     _store(dp, width + at, real, of_gate)
     _store(dx, at, real, of_sum + of_share * gate * weight * (1.0 - weight))
     _store(dx, width + at, real, of_gate)
     _store(dh, start + at, real, of_new * (1.0 - weight * gate))
 
 
-def _start(kernel: Any, x: Tensor, h: Tensor, *values: Tensor) -> None:
+def _start(kernel: Any, x: Tensor, h: Tensor, *values: Tensor | None, **options: float) -> None:
     """Start a program for each row of h (…, R, H); x has the same rows, `values` are contiguous."""
     rows, width = h.shape[-2:]
-    strides = (x.stride(0) if x.dim() == 3 else 0), x.stride(-2)
+    strides = (x.stride(0) if x.dim() > 2 else 0), x.stride(-2)
     columns = triton.next_power_of_2(width)
-    grid = rows, h.numel() // (rows * width)
-    kernel[grid](x, *values, *strides, width, H=columns, num_warps=max(1, min(8, columns // 128)))
+    grid, warps = (rows, h.numel() // (rows * width)), max(1, min(8, columns // 128))
+    kernel[grid](x, *values, *strides, width, H=columns, num_warps=warps, **options)
 
 
 class _Gates(torch.autograd.Function):
     """The gates of a GRU. Its inputs x and h are results, too: their gradients are added here."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, p: Tensor, h: Tensor) -> tuple[Tensor, ...]:
-        kept, update = torch.empty_like(h, dtype=p.dtype), torch.empty_like(h)
+    def forward(
+        ctx: Any, x: Tensor, h: Tensor, p: Tensor, narrow: torch.dtype
+    ) -> tuple[Tensor, ...]:
+        kept, update = torch.empty_like(h, dtype=narrow), torch.empty_like(h)
         _start(_gates, x, h, p, h, kept, update)
         ctx.save_for_backward(x, p, h)
         return kept, update, x[..., 2 * h.size(-1) :], h.view_as(h)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         x, p, h = ctx.saved_tensors
         dx, dp, dh = x.new_empty(x.shape), torch.empty_like(p), torch.empty_like(h)
         _start(_gates_backward, x, h, p, h, *(g.contiguous() for g in gradients), dx, dp, dh)
-        return dx, dp, dh
+        return dx, dh, dp, None
 
 
 class _NextState(torch.autograd.Function):
-    """The next state of a cell, and its copy for products."""
+    """The next state of a cell, None if not `wide`, and its copy for products, in `narrow`.
+
+    `kernels` are those of forward and backward, with options; they read x, p, h and what follows.
+    """
 
     @staticmethod
-    def forward(ctx: Any, kernels: tuple[Any, Any], *values: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(
+        ctx: Any,
+        kernels: tuple[Any, Any, dict[str, float]],
+        narrow: torch.dtype,
+        wide: bool,
+        *values: Tensor,
+    ) -> tuple[Tensor | None, Tensor]:
         x, p, h, *_ = values
-        forward, ctx.kernel = kernels
-        out, narrow = torch.empty_like(h), torch.empty_like(h, dtype=p.dtype)
-        _start(forward, x, h, *values[1:], out, narrow)
+        forward, ctx.kernel, ctx.options = kernels
+        out = torch.empty_like(h) if wide else None
+        copy = torch.empty_like(h, dtype=narrow)
+        _start(forward, x, h, *values[1:], out, copy, **ctx.options)
         ctx.save_for_backward(*values)
-        return out, narrow
+        ctx.set_materialize_grads(False)
+        return out, copy
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
         x, p, h, *more = ctx.saved_tensors
         results = [value.new_empty(value.shape) for value in (x, p, h, *more)]
-        of_state = (g.contiguous() for g in gradients)
-        _start(ctx.kernel, x, h, p, h, *more, *of_state, *results)
-        return None, *results
+        of_state = (None if g is None else g.contiguous() for g in gradients)
+        _start(ctx.kernel, x, h, p, h, *more, *of_state, *results, **ctx.options)
+        return None, None, None, *results
 
 
 def fits(x: Tensor, h: Tensor) -> bool:
     """True if the kernels compute a step from input-side products x and states h (…, R, H)."""
     same = x.shape[:-1] == h.shape[:-1] and x.stride(-1) == 1
-    return same and h.is_contiguous() and h.dim() <= 3 and h.size(-1) <= WIDEST
+    # Of more than three axes, all but the first and the last two are of size 1.
+    return same and h.is_contiguous() and h.shape[1:-2].numel() <= 1 and h.size(-1) <= WIDEST
 
 
-def gru(x: Tensor, h: Tensor, p: Tensor, candidate: Any) -> tuple[Tensor, Tensor]:
-    """Return the next state of a GRU (…, R, H), and its copy of the products' number type.
+def gru(
+    x: Tensor, h: Tensor, p: Tensor, candidate: Any, only: torch.dtype | None = None
+) -> tuple[Tensor | None, Tensor]:
+    """Return the next state of a GRU (…, R, H), and its copy for products.
 
     Args:
         x: input-side products (…, R, 3·H).
         h: the state (…, R, H).
         p: the product of h for both gates (…, R, 2·H).
         candidate: makes the product for the candidate.
+        only: number type of the copy if only the copy is needed; None = p's.
     """
-    kept, update, of_candidate, h = _Gates.apply(x, p.contiguous(), h)
+    narrow = only or p.dtype
+    kept, update, of_candidate, h = _Gates.apply(x, h, p.contiguous(), narrow)
     p = candidate(kept).contiguous()
-    result: tuple[Tensor, Tensor] = _NextState.apply(
-        (_mix, _mix_backward), of_candidate, p, h, update
+    result: tuple[Tensor | None, Tensor] = _NextState.apply(
+        (_mix, _mix_backward, {}), narrow, only is None, of_candidate, p, h, update
     )
     return result
 
 
-def adaptive(x: Tensor, h: Tensor, p: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the next state of a content-adaptive unit (…, R, H), and its copy of the products'
-    number type.
+def adaptive(
+    x: Tensor, h: Tensor, p: Tensor, factor: float = 1.0, only: torch.dtype | None = None
+) -> tuple[Tensor | None, Tensor]:
+    """Return the next state of a content-adaptive unit (…, R, H), and its copy for products.
 
     Args:
         x: input-side products (…, R, 2·H).
         h: the state (…, R, H).
         p: the product of h (…, R, 2·H).
+        factor: multiplies the half of p for the candidate.
+        only: see `gru`.
     """
-    result: tuple[Tensor, Tensor] = _NextState.apply(
-        (_adaptive, _adaptive_backward), x, p.contiguous(), h
+    kernels = _adaptive, _adaptive_backward, {"FACTOR": factor}
+    result: tuple[Tensor | None, Tensor] = _NextState.apply(
+        kernels, only or p.dtype, only is None, x, p.contiguous(), h
     )
     return result
