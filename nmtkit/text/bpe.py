@@ -34,16 +34,16 @@ def learn_bpe(
     early when no pair occurs twice.
 
     Args:
-        words: distinct words; millions of them need least memory as `Words`.
+        words: distinct words without white space and NUL; millions of them need least memory as
+            `Words`.
         counts: how often each occurs (W).
         merges: merges wanted.
         path: the codes file.
     Returns: the words as these merges segment them, and the number of merges learnt. Empty words,
         and those that never occur, have no pieces.
-    Raises: DataError if no word has two characters or more, or if a word holds white space or NUL.
+    Raises: DataError if no word has two characters or more.
     """
     words, counts = Words.of(words), np.asarray(counts, np.int64)
-    _refuse_spaces(words)
     learnt = (counts > 0) & (np.diff(words.offsets) > 0)
     if not any((learnt[which] & (sizes > 1)).any() for which, _, sizes in words.letters()):
         raise DataError(
@@ -68,17 +68,6 @@ def learn_bpe(
     del learner
     bpe = Bpe(path)
     return segmented.changed({number: bpe.segment([words[number]]) for number in marked + joined})
-
-
-def _refuse_spaces(words: Words) -> None:
-    occurs = np.zeros(0x110000, bool)
-    for _, letters, _ in words.letters():
-        occurs[letters] = True
-    refused = {x for x in map(chr, np.flatnonzero(occurs).tolist()) if x.isspace() or x == "\0"}
-    if refused:
-        where = next(repr(word) for word in words if not refused.isdisjoint(word))
-        problem = "a word to learn subwords from holds white space or NUL"
-        raise DataError(problem, where=where, hint="tokenize the text first")
 
 
 class Bpe(CachingSplitter):

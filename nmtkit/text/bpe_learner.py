@@ -20,18 +20,15 @@ from __future__ import annotations
 
 import heapq
 from array import array
-from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from nmtkit.arrays import Array, Ints, Ints32, Mask
-from nmtkit.text.grouping import grouped, runs, summed, tuples
 from nmtkit.text.letters import LETTERS, spelled
 from nmtkit.text.words import Words
 
 MIN_FREQUENCY = 2
-FEW = 60  # places of a pair up to which a loop is faster than arrays
 SPARE = 1000  # pairs tracked beyond one for each merge still wanted
 _CHUNK_BITS = 16
 CHUNK = 1 << _CHUNK_BITS  # places that a survey reads at once
@@ -89,44 +86,13 @@ class Learner:
             self._sizes.append(self._sizes[first] + self._sizes[second])
             places = self._where.pop(best)
             del self._counts[best]
-            merge = self._merge_many if len(places) > FEW else self._merge_few
-            merge(first, second, places, new)
+            self._merge(first, second, places, new)
             if len(self._counts) > self._limit:
                 self._prune(merges - len(result))
         return result
 
-    def _merge_few(self, first: int, second: int, places: array[int], new: int) -> None:
-        """Merge a pair place by place, and bring the counts of all pairs up to date."""
-        (text, weight), sizes, counts = self._memory, self._sizes, self._counts
-        gained: defaultdict[int, list[int]] = defaultdict(list)
-        size, length = sizes[first], sizes[new]
-        # from left to right: in aaa only the first aa is merged
-        for place in places:
-            if text[place] != first or text[place + size] != second:
-                continue
-            right = place + length
-            text[place + size], text[right - 1], text[place] = HOLE, ~new, new
-            count = weight[place]
-            if symbol := text[place - 1]:
-                if symbol < 0:
-                    symbol = ~symbol
-                if (pair := symbol << _BITS | first) in counts:
-                    counts[pair] -= count
-                pair = symbol << _BITS | new
-                counts[pair] = counts.get(pair, 0) + count
-                gained[pair].append(place - sizes[symbol])
-            if symbol := text[right]:
-                if (pair := second << _BITS | symbol) in counts:
-                    counts[pair] -= count
-                pair = new << _BITS | symbol
-                counts[pair] = counts.get(pair, 0) + count
-                gained[pair].append(place)
-        for pair, where in gained.items():
-            if (count := counts.pop(pair)) >= self._floor:
-                self._track(pair, count, array("i", where))
-
-    def _merge_many(self, first: int, second: int, places: array[int], new: int) -> None:
-        """As `_merge_few`, in all places at once."""
+    def _merge(self, first: int, second: int, places: array[int], new: int) -> None:
+        """Merge a pair in all its places, and bring the counts of all pairs up to date."""
         text, weight = self._views()
         size, length = self._sizes[first], self._sizes[new]
         place = np.frombuffer(places, np.int32)
@@ -141,13 +107,13 @@ class Learner:
         left ^= left >> 31  # ~left where it is negative
         counts = self._counts
         starts = place - np.frombuffer(self._sizes, np.int32)[left]
-        for symbol, total, where in grouped(left, count, starts):
+        for symbol, total, where in _grouped(left, count, starts):
             if symbol != GAP:
                 if (pair := (second if symbol == new else symbol) << _BITS | first) in counts:
                     counts[pair] -= total
                 if total >= self._floor:
                     self._track(symbol << _BITS | new, total, array("i", where.tobytes()))
-        for symbol, total, where in grouped(right, count, place):
+        for symbol, total, where in _grouped(right, count, place):
             if symbol not in (GAP, new):  # the new symbol has counted this pair as its left
                 if (pair := second << _BITS | symbol) in counts:
                     counts[pair] -= total
@@ -207,9 +173,9 @@ class Learner:
             self._track(pair, count, array("i"))
         self._limit = 2 * max(wanted + SPARE, len(pairs))
         for keys, places, _ in self._sorted_pairs():
-            unique, starts, ends = runs(keys)
+            unique, starts, ends = _runs(keys)
             tracked = np.isin(unique, pairs, assume_unique=True)
-            for pair, start, end in tuples(unique[tracked], starts[tracked], ends[tracked]):
+            for pair, start, end in _tuples(unique[tracked], starts[tracked], ends[tracked]):
                 self._where[pair].frombytes(places[start:end].tobytes())
 
     def _compact(self) -> None:
@@ -248,12 +214,12 @@ class Learner:
         parts = [(empty, empty)]
         size = 0
         for pairs, _, weight in self._sorted_pairs():
-            unique, starts, _ = runs(pairs)
+            unique, starts, _ = _runs(pairs)
             parts.append((unique, np.add.reduceat(weight, starts, dtype=np.int64)))
             size += len(unique)
             if size > CHUNK + len(parts[0][0]):  # so that the sums take little time
-                parts, size = [summed(parts)], 0
-        return summed(parts)
+                parts, size = [_summed(parts)], 0
+        return _summed(parts)
 
     def _views(self) -> tuple[Ints32, Array]:
         """Return the text and the counts as numpy's arrays. A loop reads `_memory` faster."""
@@ -282,6 +248,39 @@ def _floor(counts: Ints, size: int) -> int:
     last = int(np.partition(counts, -size)[-size])
     # many more pairs may occur as often as the last; they are left if others occur more often
     return max(MIN_FREQUENCY, min(last + 1, int(counts.max())))
+
+
+def _runs(keys: Ints) -> tuple[Ints, Ints, Ints]:
+    """Return the different keys of an ordered array, and where each starts and ends."""
+    starts = np.flatnonzero(np.diff(keys, prepend=-1))
+    return keys[starts], starts, np.append(starts[1:], len(keys))
+
+
+def _grouped(keys: Ints32, weights: Array, places: Ints32) -> Iterator[tuple[int, int, Ints32]]:
+    """Group places by key.
+
+    Returns: each key, the sum of the weights of its places, and these.
+    """
+    order = np.sort(keys.astype(np.int64) << 32 | np.arange(len(keys)))
+    unique, starts, ends = _runs(order >> 32)
+    order &= (1 << 32) - 1
+    sums = np.add.reduceat(weights[order], starts, dtype=np.int64)
+    places = places[order]
+    for key, total, start, end in _tuples(unique, sums, starts, ends):
+        yield key, total, places[start:end]
+
+
+def _tuples(*columns: Ints) -> Iterator[tuple[int, ...]]:
+    """Return the values of arrays of one length, those of a place together."""
+    return zip(*(column.tolist() for column in columns), strict=True)
+
+
+def _summed(parts: Sequence[tuple[Ints, Ints]]) -> tuple[Ints, Ints]:
+    """Return the keys of all parts, and the sum of the counts of each."""
+    keys, counts = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+    order = np.argsort(keys)
+    unique, starts, _ = _runs(keys[order])
+    return unique, np.add.reduceat(counts[order], starts)
 
 
 def _apart(places: Ints32, size: int) -> Ints32:

@@ -1,5 +1,5 @@
-"""The learner beside subword-nmt's: with many surveys, small chunks, and each of its two ways to
-merge; what it tracks beside a plain count; its memory; words in a buffer.
+"""The learner beside subword-nmt's: with many surveys and small chunks; what it tracks beside a plain
+count; its memory; words in a buffer.
 """
 
 import contextlib
@@ -32,7 +32,6 @@ RUNS = st.builds(
 DICTIONARY = st.dictionaries(LETTERS | RUNS, st.integers(1, 9), min_size=1, max_size=30)
 LIMITS = st.fixed_dictionaries(
     {
-        "FEW": st.sampled_from([0, 2, 60]),
         "SPARE": st.sampled_from([-1000, 0]),
         "CHUNK": st.sampled_from([1, 3, 1 << 16]),
         "PRUNED": st.booleans(),  # at every merge
@@ -43,7 +42,7 @@ LIMITS = st.fixed_dictionaries(
 @contextlib.contextmanager
 def limits(values):
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("FEW", "SPARE", "CHUNK"):
+        for name in ("SPARE", "CHUNK"):
             patch.setattr(bpe_learner, name, values[name])
         patch.setattr(letters, "CHUNK", values["CHUNK"])
         patch.setattr(words, "CHUNK", max(values["CHUNK"] - 1, 1))
@@ -79,13 +78,13 @@ def learnable(counts):
 @example(
     {"aaa": 1, "aaaaaaa": 2, "baaaab": 1},
     9,
-    {"FEW": 0, "SPARE": -1000, "CHUNK": 1, "PRUNED": False},
+    {"SPARE": -1000, "CHUNK": 1, "PRUNED": False},
 )
-@example({"abababab": 3, "babab": 2}, 9, {"FEW": 0, "SPARE": -1000, "CHUNK": 3, "PRUNED": True})
+@example({"abababab": 3, "babab": 2}, 9, {"SPARE": -1000, "CHUNK": 3, "PRUNED": True})
 @example(
     {"ab</w>": 3, "ab@@": 2, "@@": 9, "a@@@": 2, "xab": 1},
     9,
-    {"FEW": 0, "SPARE": -1000, "CHUNK": 3, "PRUNED": True},
+    {"SPARE": -1000, "CHUNK": 3, "PRUNED": True},
 )
 def test_merges_and_segmentation_equal_subword_nmt(tmp_path_factory, counts, merges, values):
     path = tmp_path_factory.mktemp("codes") / "codes"
@@ -153,7 +152,7 @@ def test_surveys_and_prunes_happen_and_change_nothing(tmp_path, monkeypatch):
         "".join(generator.choices("abcdefgh", k=generator.randint(1, 9))) for _ in range(9000)
     )
     calls = Counter()
-    for name in ("_survey", "_prune", "_merge_many", "_merge_few"):
+    for name in ("_survey", "_prune"):
         method = getattr(Learner, name)
 
         def counted(self, *args, name=name, method=method):
@@ -162,7 +161,7 @@ def test_surveys_and_prunes_happen_and_change_nothing(tmp_path, monkeypatch):
 
         monkeypatch.setattr(Learner, name, counted)
     learn_bpe([*counts], [*counts.values()], 700, tmp_path / "codes")
-    assert calls["_prune"] and calls["_merge_many"] > 100 and calls["_merge_few"] > 100
+    assert calls["_prune"]
     few = calls["_survey"]
     monkeypatch.setattr(bpe_learner, "SPARE", -1000)
     learn_bpe([*counts], [*counts.values()], 700, tmp_path / "surveyed")
@@ -176,10 +175,9 @@ def test_counts_beyond_32_bits(tmp_path):
     counts = {"abab": 1 << 32, "ba": (1 << 33) + 1, "abc": 1 << 40, "aab": 3, "bb": (1 << 32) - 1}
     for largest in (1 << 40, 1 << 32, (1 << 32) - 1):
         values = {word: min(n, largest) for word, n in counts.items()}
-        for few in (0, 60):
-            with limits({"FEW": few, "SPARE": -1000, "CHUNK": 3, "PRUNED": True}):
-                learn_bpe([*values], [*values.values()], 20, tmp_path / "codes")
-            assert (tmp_path / "codes").read_text("utf-8") == expected_codes(values, 20)
+        with limits({"SPARE": -1000, "CHUNK": 3, "PRUNED": True}):
+            learn_bpe([*values], [*values.values()], 20, tmp_path / "codes")
+        assert (tmp_path / "codes").read_text("utf-8") == expected_codes(values, 20)
 
 
 def test_words_that_never_occur_are_left_out(tmp_path):
@@ -232,14 +230,6 @@ def test_words_are_a_list_of_strings(texts, part):
     assert [n for which, *_ in letters for n in range(which.start, which.stop)] == [
         *range(len(texts))
     ]
-
-
-def test_white_space_in_a_buffer_is_refused(tmp_path):
-    for space in ("\0", " ", "\u2028", "\x1c"):
-        raised = refused(
-            DataError, "white space", learn_bpe, ["ab", f"c{space}d"], [3, 3], 9, tmp_path / "codes"
-        )
-        assert repr(f"c{space}d") in str(raised.where)
 
 
 def test_more_letters_than_the_learner_can_number_are_refused(tmp_path, monkeypatch):
