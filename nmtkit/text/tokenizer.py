@@ -75,10 +75,6 @@ def split_words(text: str) -> list[str]:
     return text.split(" ") if text else []
 
 
-def _jieba(line: str) -> list[str]:
-    return split_words(chinese.segment(line))
-
-
 def characters(line: str) -> list[str]:
     """Return every character as a word, with the marks that it carries, and a run of Latin letters
     or digits as one word. White space of any kind is a space.
@@ -102,7 +98,7 @@ def _raw(line: str) -> list[str]:
 
 
 _WORDS: dict[Name, tuple[Callable[[str], list[str]], Callable[[list[str]], str]]] = {
-    "jieba": (_jieba, chinese.detokenize),
+    "jieba": (chinese.segment, chinese.detokenize),
     "characters": (characters, _joined_characters),
     # The text is tokenized already: nothing is undone.
     "none": (str.split, " ".join),
