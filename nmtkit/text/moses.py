@@ -284,11 +284,7 @@ class Moses:
         key = (word, begins, self._stand_in(word, following))
         tokens = self._placed.get(key)
         if tokens is None:
-            tokens = (
-                self._before_stop(word, key[2])
-                or self._before_mark(word, begins)
-                or self._between(*key)
-            )
+            tokens = self._before_stop(word, key[2]) or self._between(*key)
             self._remember(self._placed, key, tokens)
         return tokens
 
@@ -308,13 +304,6 @@ class Moses:
         prefix = simple.rpartition(" ")[2]
         glued = not alone and self._tokenizer.keeps_stop(prefix, following)
         return f"{simple}." if glued else f"{simple} ."
-
-    def _before_mark(self, word: str, begins: bool) -> str:
-        """Return the tokens of a word that ends as in `tea."` or `tea,)`, else an empty string."""
-        if word[-2:-1] not in (".", ",") or not self._tokenizer.PAD_NOT_ISALNUM[0].match(word[-1]):
-            return ""
-        tokens = self._anywhere.get(word[:-1]) or self._place(word[:-1], begins, word[-1])
-        return f"{tokens} {self._simple(word[-1])}"
 
     def _simple(self, word: str) -> str | None:
         """Return the tokens of a simple word, else None.
