@@ -14,7 +14,7 @@ from nmtkit import files
 from nmtkit.arrays import Ints, Mask
 from nmtkit.prep.repeats import read_wanted
 from nmtkit.prep.shards import Shard
-from nmtkit.prep.tasks import Outcome, step_cache
+from nmtkit.prep.tasks import Outcome, step_cache, total
 from nmtkit.prep.words import SideText
 from nmtkit.prep.work import GIVEN
 from nmtkit.settings import PrepSettings
@@ -23,7 +23,7 @@ from nmtkit.text.splitter import Splitter
 from nmtkit.text.tidy import tidy, utf8_lines
 from nmtkit.text.tokenizer import SIDES, Side, tokenizer_name, usual_tokenizer
 
-Reasons = Counter[tuple[str, str]]
+Reasons = dict[str, dict[str, int]]
 """Dropped pairs by reason, under "pairs" and under each side that is to blame."""
 
 
@@ -63,13 +63,11 @@ class Cleaner:
             by_character = name == "raw" and usual_tokenizer(language) != "moses"
             self.texts.append(SideText(truecased(settings, side, language), by_character))
         self._settings = settings
-        # A longer line cannot become short enough: tokenization joins two words at most.
-        self._hopeless = 10 * settings.max_words
         self.reset()
 
     def reset(self) -> None:
         """Begin the text of another shard."""
-        self.reasons = Reasons()
+        self.reasons: Reasons = {}
         self.changes: tuple[Counter[str], Counter[str]] = (Counter(), Counter())
         for text in self.texts:
             text.begin()
@@ -103,7 +101,7 @@ class Cleaner:
         for reason, blame in reasons.items():
             blame = blame & kept
             kept &= ~blame.any(0)
-            self.reasons += blamed(reason, blame)
+            self.reasons = total([self.reasons, {reason: blamed(blame)}])
         for text, side in zip(self.texts, sides, strict=True):
             text.keep(side, kept)
         return kept
@@ -112,10 +110,7 @@ class Cleaner:
         """Tidy and tokenize a line; None, a line that is not UTF-8, has no parts."""
         if raw is None:
             return []
-        line = tidy(raw, self.changes[side])
-        if line.count(" ") > self._hopeless:
-            return [self.texts[side].parts["x"]] * (self._hopeless + 1)
-        return self._sides[side].numbered(line, self.texts[side].parts)
+        return self._sides[side].numbered(tidy(raw, self.changes[side]), self.texts[side].parts)
 
 
 def drop_reasons(words: Ints, giant: Mask, settings: PrepSettings) -> dict[str, Mask]:
@@ -140,14 +135,14 @@ def drop_reasons(words: Ints, giant: Mask, settings: PrepSettings) -> dict[str, 
     }
 
 
-def blamed(reason: str, blame: Mask) -> Reasons:
+def blamed(blame: Mask) -> dict[str, int]:
     """Return how many pairs are dropped for a reason, and how often each side is to blame.
 
     Args:
         blame: True for a side that is to blame (2, N).
     """
-    counts = zip(("pairs", *SIDES), [blame.any(0).sum(), *blame.sum(1)], strict=True)
-    return Reasons({(reason, name): int(count) for name, count in counts})
+    counts = [blame.any(0).sum(), *blame.sum(1)]
+    return dict(zip(("pairs", *SIDES), map(int, counts), strict=True))
 
 
 @dataclass(frozen=True)
@@ -189,9 +184,8 @@ class CleanShard:
                 *table.save(path),
                 files.write_array(Path(f"{path}.text.npy"), forms),
             ]
-        reasons = [[*reason, count] for reason, count in sorted(clean.reasons.items())]
-        changes = [dict(counts) for counts in clean.changes]
-        value = {"kept": int(kept.sum()), "reasons": reasons, "changes": changes}
+        changes = dict(zip(SIDES, map(dict, clean.changes), strict=True))
+        value = {"kept": int(kept.sum()), "reasons": clean.reasons, "changes": changes}
         return value, paths
 
     def _cleaner(self, models: Path) -> Cleaner:

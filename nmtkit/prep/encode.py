@@ -58,11 +58,10 @@ class EncodeShard:
         rows = read_kept(work / "clean", self.shard)
         rows[rows] = kept
         paths.append(write_kept(work / "encode", self.shard, rows))
-        reasons = blamed("too many subwords", long)
         value = {
-            "sizes": subwords(flat, sizes).tolist(),
+            "subwords": subword_counts(flat, sizes),
             "kept": int(kept.sum()),
-            "reasons": [[*reason, count] for reason, count in reasons.items()],
+            "reasons": {"too many subwords": blamed(long)},
         }
         return value, paths
 
@@ -92,11 +91,14 @@ def interleaved(ids: Sequence[Array], lengths: Sequence[Ints], kept: Mask) -> tu
     return joined(np.concatenate(ids), starts[kept].ravel(), chosen), chosen
 
 
-def subwords(ids: Array, lengths: Ints) -> Ints:
-    """Return the number of subwords without </s>, and of <unk>, of source and target (2, 2)."""
+def subword_counts(ids: Array, lengths: Ints) -> dict[str, int]:
+    """Return the number of subwords without </s>, and of <unk>, of source and target, as a set's
+    entry of the manifest has them.
+    """
     line = np.searchsorted(np.cumsum(lengths), np.flatnonzero(ids == UNK), "right")
-    counts = (lengths - 1).reshape(-1, 2).sum(0)
-    return np.stack([counts, np.bincount(line % 2, minlength=2)])
+    counts = [*(lengths - 1).reshape(-1, 2).sum(0), *np.bincount(line % 2, minlength=2)]
+    keys = ("src_tokens", "tgt_tokens", "src_unknown", "tgt_unknown")
+    return dict(zip(keys, map(int, counts), strict=True))
 
 
 def write_store(folder: Path, index: int, vocabulary: int, ids: Array, lengths: Ints) -> list[Path]:
@@ -155,17 +157,17 @@ class EncodeSet:
         lengths = np.fromiter(map(len, encoded), np.int64, len(encoded))
         ids = np.concatenate(encoded)
         paths += write_store(out / self.name, 0, size, ids, lengths)
-        counts = [dict(sorted(count.items())) for count in changes]
-        sizes = subwords(ids, lengths).tolist()
-        return {"sizes": sizes, "changes": counts, "blank": dict(+blank)}, paths
+        value = {
+            "subwords": subword_counts(ids, lengths),
+            "changes": {
+                side: dict(sorted(count.items()))
+                for side, count in zip(SIDES, changes, strict=True)
+            },
+            "blank": dict(+blank),
+        }
+        return value, paths
 
 
 def _text(prep: Path) -> tuple[list[TextSide], Sequence[Vocabulary]]:
     """Return the text of both sides and their vocabularies."""
     return [TextSide.load(prep, side) for side in SIDES], load_vocabularies(prep)
-
-
-def subword_counts(sizes: Ints) -> dict[str, int]:
-    """Return the sizes of all shards together as a set's entry of the manifest has them."""
-    keys = ("src_tokens", "tgt_tokens", "src_unknown", "tgt_unknown")
-    return dict(zip(keys, np.asarray(sizes).ravel().tolist(), strict=True))

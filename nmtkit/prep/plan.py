@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import platform
 import shutil
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -30,8 +29,8 @@ from nmtkit.prep.fingerprint import fingerprint, tools
 from nmtkit.prep.repeats import dropped_counts
 from nmtkit.prep.shards import SetShards
 from nmtkit.prep.steps import Steps
-from nmtkit.prep.sums import by_reason, file_hashes, sum_changes, sum_lines, sum_reasons
-from nmtkit.prep.tasks import Fact, fact_path
+from nmtkit.prep.sums import by_frequency, file_hashes, lines_of_sets
+from nmtkit.prep.tasks import Fact, fact_path, total
 from nmtkit.records import Cleaning, Manifest, Repeats, TextSet, VocabularySizes
 from nmtkit.text.tokenizer import SIDES
 
@@ -90,12 +89,11 @@ class Plan(Steps):
         surveyed = self.survey(shards)
         repeats, dropped = self.compare(shards, surveyed)
         cleaned = self.clean(train, dropped)
-        reasons = sum_reasons(cleaned)
-        if dropped:  # += leaves out reasons without pairs, here and in `encode`
-            reasons += Counter(dropped_counts(self.work / dropped))
-        self.refuse_nothing(sum(fact.value["kept"] for fact in cleaned), reasons)
+        facts = total(fact.value for fact in cleaned)
+        reasons = facts["reasons"] | (dropped_counts(self.work / dropped) if dropped else {})
+        self.refuse_nothing(facts["kept"], reasons)
         learnt = self.learn(self.merge(cleaned))
-        encoded = self.encode(train, learnt, reasons)
+        encoded, reasons = self.encode(train, learnt, reasons)
         sets = self._sets(shards, surveyed, encoded)
         for name, path in self.corpus.extras.items():
             (self.out / name).parent.mkdir(parents=True, exist_ok=True)
@@ -103,8 +101,8 @@ class Plan(Steps):
         cleaning = Cleaning(
             self.inputs.lines(self.corpus.sets[0].src),
             encoded["lines"],
-            by_reason(reasons),
-            sum_changes([fact.value["changes"] for fact in cleaned]),
+            by_frequency(reasons),
+            {side: dict(sorted(counts.items())) for side, counts in facts["changes"].items()},
         )
         learnt.value["counts"] |= {f"{side}_tokens": encoded[f"{side}_tokens"] for side in SIDES}
         return self._write_manifest(sets, cleaning, repeats, learnt)
@@ -118,15 +116,13 @@ class Plan(Steps):
             encoded: the entry of the training text.
         """
         entries = [encoded, *self.encode_sets(shards)]
-        foreign = sum_lines(shards, surveyed, "foreign")
-        identical = sum_lines(shards, surveyed, "identical")
+        lines = lines_of_sets(shards, surveyed)
         return [
             TextSet(
                 name=text.name,
                 split=text.split,
                 references=len(text.sides) - 1,
-                foreign=foreign[text.name],
-                identical=identical[text.name],
+                **lines[text.name],
                 **entry,
                 **self.annotate(text, shards[text.name]),
             )

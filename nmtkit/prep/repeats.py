@@ -198,11 +198,11 @@ def read_wanted(folder: Path, shard: Shard) -> Mask:
     return wanted
 
 
-def dropped_counts(folder: Path) -> dict[tuple[str, str], int]:
+def dropped_counts(folder: Path) -> dict[str, dict[str, int]]:
     """Return how many training pairs are dropped, by reason; each pair has one reason."""
     leaked, duplicate = (
         np.unique(np.concatenate([np.zeros(0, np.int64), *dropped_rows(folder, reason)]))
         for reason in (LEAKED, REPEATED)
     )
     counts = {HELD_OUT: len(leaked), DUPLICATE: len(np.setdiff1d(duplicate, leaked))}
-    return {(reason, "pairs"): count for reason, count in counts.items()}
+    return {reason: {"pairs": count, "src": 0, "tgt": 0} for reason, count in counts.items()}

@@ -19,7 +19,7 @@ from nmtkit.errors import DataError
 from nmtkit.parallel import memory_bytes
 from nmtkit.prep.check import Inputs, inspect
 from nmtkit.prep.clean import CleanShard, Reasons
-from nmtkit.prep.encode import EncodeSet, EncodeShard, encoded_rows, subword_counts
+from nmtkit.prep.encode import EncodeSet, EncodeShard, encoded_rows
 from nmtkit.prep.engines import Engine
 from nmtkit.prep.given import GivenRun
 from nmtkit.prep.lookup import LearnModels
@@ -27,13 +27,12 @@ from nmtkit.prep.parse_spans import CutSpans, Stanza, check_parses, parse_text, 
 from nmtkit.prep.repeats import CompareHashes, Survey, overlaps
 from nmtkit.prep.request import Request
 from nmtkit.prep.shards import SetShards, Shard, TextFile, Unpack, cut, shard_rows
-from nmtkit.prep.sums import by_reason, sum_reasons
-from nmtkit.prep.tasks import Fact, Runner, Task
+from nmtkit.prep.sums import by_frequency
+from nmtkit.prep.tasks import Fact, Runner, Task, total
 from nmtkit.prep.word_table import MergeWords
 from nmtkit.prep.work import GIVEN, OUT
 from nmtkit.records import Overlap, Repeats, TextRecipe
 from nmtkit.text.side import RULES, TextSide
-from nmtkit.text.tokenizer import SIDES
 from nmtkit.text.vocabulary import SPECIALS
 
 PART_BYTES = 1 << 26
@@ -202,25 +201,26 @@ class Steps:
             console.say(f"{left_out:,} rare words are not learnt from (prep.max_types)")
         return fact
 
-    def encode(self, shards: Sequence[Shard], learnt: Fact, reasons: Reasons) -> files.JsonObject:
-        """Encode the training text, and return its entry of the manifest."""
+    def encode(
+        self, shards: Sequence[Shard], learnt: Fact, reasons: Reasons
+    ) -> tuple[files.JsonObject, Reasons]:
+        """Encode the training text; return its entry of the manifest, and all dropped pairs."""
         limits = max(learnt.value["vocabularies"]), self.settings.max_subwords
         tasks = [
             Task("encode", shard.index, EncodeShard(shard, *limits), shard.rows) for shard in shards
         ]
         encoded = self.runner.run_timed("truecase, segment, encode", "encoding", tasks)
-        reasons += sum_reasons(encoded)
-        kept = sum(fact.value["kept"] for fact in encoded)
-        self.refuse_nothing(kept, reasons)
-        sizes = np.sum([fact.value["sizes"] for fact in encoded], axis=0)
-        return {"lines": kept, **subword_counts(sizes)}
+        facts = total(fact.value for fact in encoded)
+        reasons = reasons | facts["reasons"]
+        self.refuse_nothing(facts["kept"], reasons)
+        return {"lines": facts["kept"], **facts["subwords"]}, reasons
 
     def refuse_nothing(self, kept: int, reasons: Reasons) -> None:
         """Refuse a corpus without any pair that is kept."""
         if kept:
             return
         train = self.corpus.sets[0]
-        dropped = by_reason(reasons).items()
+        dropped = by_frequency(reasons).items()
         counts = ", ".join(f"{reason} {count['pairs']:,}" for reason, count in dropped)
         raise DataError(
             f"cleaning dropped all {self.inputs.lines(train.src):,} training pairs: {counts}",
@@ -240,8 +240,8 @@ class Steps:
         return [
             {
                 "lines": task.lines,
-                **subword_counts(fact.value["sizes"]),
-                "changed": dict(zip(SIDES, fact.value["changes"], strict=True)),
+                **fact.value["subwords"],
+                "changed": fact.value["changes"],
                 "blank": fact.value["blank"],
             }
             for task, fact in zip(tasks, facts, strict=True)

@@ -2,57 +2,33 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
 
 from nmtkit import files
+from nmtkit.files import JsonObject
 from nmtkit.prep.clean import Reasons
 from nmtkit.prep.shards import SetShards
-from nmtkit.prep.tasks import Fact
+from nmtkit.prep.tasks import Fact, total
 from nmtkit.prep.work import OUT
-from nmtkit.text.tokenizer import SIDES
 
 
-def sum_reasons(facts: Sequence[Fact]) -> Reasons:
-    """Return dropped pairs by reason and side."""
-    total = Reasons()
-    for fact in facts:
-        for reason, side, count in fact.value["reasons"]:
-            total[reason, side] += count
-    return total
+def by_frequency(reasons: Reasons) -> Reasons:
+    """Return the reasons why pairs were dropped, most frequent first."""
+    order = sorted(reasons, key=lambda reason: (-reasons[reason]["pairs"], reason))
+    return {reason: reasons[reason] for reason in order if reasons[reason]["pairs"]}
 
 
-def by_reason(counts: Reasons) -> dict[str, dict[str, int]]:
-    """Return dropped pairs by reason, most frequent first, and the sides to blame."""
-    reasons = sorted(
-        {reason for reason, _ in counts}, key=lambda reason: (-counts[reason, "pairs"], reason)
-    )
-    return {reason: {key: counts[reason, key] for key in ("pairs", *SIDES)} for reason in reasons}
-
-
-def sum_changes(counts: Sequence[Sequence[dict[str, int]]]) -> dict[str, dict[str, int]]:
-    """Return what was changed in the text of each side, as the manifest has it."""
-    sums = [Counter[str](), Counter[str]()]
-    for both in counts:
-        for total, count in zip(sums, both, strict=True):
-            total.update(count)
-    return {side: dict(sorted(count.items())) for side, count in zip(SIDES, sums, strict=True)}
-
-
-def sum_lines(
-    shards: SetShards, surveyed: Sequence[Fact], kind: Literal["foreign", "identical"]
-) -> dict[str, dict[str, int]]:
-    """Return the lines of a kind that `Survey` counts, by set and side."""
+def lines_of_sets(shards: SetShards, surveyed: Sequence[Fact]) -> dict[str, JsonObject]:
+    """Return the lines that `Survey` counts, by set, kind and side."""
     facts = iter(surveyed)
-    result = {}
-    for name, parts in shards.items():
-        total = Counter[str]()
-        for _ in parts:
-            total.update(next(facts).value[kind])
-        result[name] = dict(+total)
-    return result
+    return {
+        name: {
+            kind: {side: count for side, count in counts.items() if count}
+            for kind, counts in total(next(facts).value for _ in parts).items()
+        }
+        for name, parts in shards.items()
+    }
 
 
 def file_hashes(folder: Path, facts: Sequence[Fact]) -> dict[str, str]:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import itertools
 import socket
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -54,6 +55,15 @@ class Fact(Record):
         """Write the file; one that a power cut damages is made again."""
         with files.writing(path, durable=False) as stream:
             stream.write(self.model_dump_json())
+
+
+def total(values: Iterable[Any]) -> Any:
+    """Return the sum of numbers, or of JSON objects of numbers, key by key."""
+    values = list(values)
+    if not isinstance(values[0], dict):
+        return sum(values)
+    keys = dict.fromkeys(itertools.chain.from_iterable(values))
+    return {key: total(value[key] for value in values if key in value) for key in keys}
 
 
 class Damaged(DataError):
