@@ -52,17 +52,22 @@ class Given:
     """Settings of prep that it brings along."""
     preset: str | None = None
     """The preset that it brings along."""
+    languages: tuple[str, str] | None = None
+    """The only source and target language that it is for."""
     message: str = ""
     """What prep says of it."""
     files: dict[str, Path] = field(default_factory=dict)
-    """By their names in the prep folder, if settings do not decide these."""
+    """By their names in the prep folder; `codes.bpe` may be one file for two vocabularies."""
+    vocabularies: tuple[Path, ...] = ()
+    """Subwords with their counts."""
 
     def paths(self, settings: PrepSettings) -> dict[str, Path]:
-        """Return the files by their names in the prep folder.
-
-        Raises: DataError for a file that is not as its run recorded it.
-        """
-        return self.files
+        """Return the files by their names in the prep folder."""
+        codes = self.files.get("codes.bpe")
+        if codes is None or settings.joint_vocab:
+            return self.files
+        others = {name: path for name, path in self.files.items() if name != "codes.bpe"}
+        return {f"codes.{side}.bpe": codes for side in SIDES} | others
 
     def check(self, settings: PrepSettings, asked: Mapping[str, Any]) -> None:
         """Refuse settings of the user's that contradict the given ones.
@@ -79,72 +84,26 @@ class Given:
                     where=self.source,
                     hint=f"leave out prep.{key}, or {self.source.split()[0]}",
                 )
-
-    def check_languages(self, languages: tuple[str, str]) -> None:
-        """Refuse another language pair."""
-
-    def copy(self, folder: Path, settings: PrepSettings) -> None:
-        """Copy the files into a folder."""
-        for name, path in self.paths(settings).items():
-            with files.writing(folder / name, "wb") as copy, files.open_binary(path) as original:
-                shutil.copyfileobj(original, copy)
-
-
-@dataclass(frozen=True, kw_only=True)
-class GivenRun(Given):
-    """The text model of another run."""
-
-    run: Run
-    manifest: Manifest
-
-    def check_languages(self, languages: tuple[str, str]) -> None:
-        there = (self.manifest.src, self.manifest.tgt)
-        if there != languages:
-            raise ConfigError(
-                f"{self.run.path} is {'-'.join(there)}, and this corpus is {'-'.join(languages)}",
-                where="--like",
-                hint="name a run of the same source and target language",
-            )
-
-    def paths(self, settings: PrepSettings) -> dict[str, Path]:
-        names = file_names((self.manifest.src, self.manifest.tgt), settings)
-        if "subwords.spm" in self.manifest.files:  # may be one for both sides of two vocabularies
-            names = list(dict.fromkeys(re.sub(r"\.(src|tgt)\.spm$", ".spm", n) for n in names))
-        unlisted = [name for name in names if name not in self.manifest.files]
-        hashes = {name: self.manifest.files.get(name, "") for name in names}
-        for name in (unlisted or files.changed(self.run.prep, hashes))[:1]:
-            problem = "is missing" if name in unlisted else "is not as prep wrote it"
-            where, hint = self.run.prep / name, f"prepare that run again: {Manifest.again}"
-            raise DataError(f"{name} of {self.run.path} {problem}", where, hint)
-        return {name: self.run.prep / name for name in names}
-
-
-@dataclass(frozen=True, kw_only=True)
-class GivenCodes(Given):
-    """Files of subword-nmt: merges, and subwords with their counts."""
-
-    codes: tuple[Path, ...]
-    vocabularies: tuple[Path, ...]
-
-    def paths(self, settings: PrepSettings) -> dict[str, Path]:
-        paths = {}
-        for side, i in zip(SIDES, (0, -1), strict=True):
-            if self.codes:
-                name = "codes.bpe" if settings.joint_vocab else f"codes.{side}.bpe"
-                paths[name] = self.codes[i]
-            if self.vocabularies:
-                paths[f"bpe-vocab.{side}.txt"] = self.vocabularies[i]
-        return paths
-
-    def check(self, settings: PrepSettings, asked: Mapping[str, Any]) -> None:
-        super().check(settings, asked)
         whole = settings.subwords == "none" or (settings.subwords == "bpe" and not settings.merges)
-        if self.vocabularies and not self.codes and not whole:
+        if self.source.startswith("--vocab") and not whole:
             hint = "give --codes too, or --set prep.subwords=none for text that is split already"
             raise ConfigError("a vocabulary needs the merges that lead to it", "--vocab", hint)
 
+    def check_languages(self, languages: tuple[str, str]) -> None:
+        """Refuse another language pair."""
+        if self.languages and self.languages != languages:
+            option, run = self.source.split(maxsplit=1)
+            raise ConfigError(
+                f"{run} is {'-'.join(self.languages)}, and this corpus is {'-'.join(languages)}",
+                where=option,
+                hint="name a run of the same source and target language",
+            )
+
     def copy(self, folder: Path, settings: PrepSettings) -> None:
-        super().copy(folder, settings)
+        """Copy the files into a folder, and write the vocabularies."""
+        for name, path in self.paths(settings).items():
+            with files.writing(folder / name, "wb") as copy, files.open_binary(path) as original:
+                shutil.copyfileobj(original, copy)
         if self.vocabularies:
             for earlier in folder.glob("vocab*.txt"):
                 earlier.unlink()
@@ -172,17 +131,34 @@ def given_model(options: PrepOptions) -> Given:
     return _from_codes(options) if names else Given()
 
 
-def _from_run(run: Run) -> GivenRun:
+def _from_run(run: Run) -> Given:
     manifest = run.manifest()
-    return GivenRun(
+    return Given(
         source=f"--like {run.path}",
         settings=manifest.settings.model_dump(exclude=OF_THE_CORPUS),
         preset=manifest.preset,
+        languages=(manifest.src, manifest.tgt),
         message=f"tokenizers, truecasers, subwords and vocabulary of {run.path} (fingerprint"
         f" {manifest.fingerprint[:12]}); none of them is learnt",
-        run=run,
-        manifest=manifest,
+        files={name: run.prep / name for name in _checked_names(run, manifest)},
     )
+
+
+def _checked_names(run: Run, manifest: Manifest) -> list[str]:
+    """Return the names of the files of a run's text model.
+
+    Raises: DataError for a file that is not as the run recorded it.
+    """
+    names = file_names((manifest.src, manifest.tgt), manifest.settings)
+    if "subwords.spm" in manifest.files:  # may be one for both sides of two vocabularies
+        names = list(dict.fromkeys(re.sub(r"\.(src|tgt)\.spm$", ".spm", n) for n in names))
+    unlisted = [name for name in names if name not in manifest.files]
+    hashes = {name: manifest.files.get(name, "") for name in names}
+    for name in (unlisted or files.changed(run.prep, hashes))[:1]:
+        problem = "is missing" if name in unlisted else "is not as prep wrote it"
+        where, hint = run.prep / name, f"prepare that run again: {Manifest.again}"
+        raise DataError(f"{name} of {run.path} {problem}", where, hint)
+    return names
 
 
 def _from_models(models: tuple[Path, ...]) -> Given:
@@ -201,7 +177,7 @@ def _from_models(models: tuple[Path, ...]) -> Given:
     )
 
 
-def _from_codes(options: PrepOptions) -> GivenCodes:
+def _from_codes(options: PrepOptions) -> Given:
     codes = model_files(options.codes, "--codes")
     vocabularies = model_files(options.vocab, "--vocab")
     settings: dict[str, Any] = {}
@@ -226,11 +202,16 @@ def _from_codes(options: PrepOptions) -> GivenCodes:
             raise ConfigError("two files of merges need two vocabularies", "--vocab", hint)
     elif len(vocabularies) == 1:
         settings["joint_vocab"] = True
-    return GivenCodes(
+    names = ["codes.bpe"] if len(codes) == 1 else [f"codes.{side}.bpe" for side in SIDES]
+    paths = dict(zip(names, codes, strict=False))
+    if vocabularies:
+        sides = zip(SIDES, (vocabularies[0], vocabularies[-1]), strict=True)
+        paths |= {f"bpe-vocab.{side}.txt": path for side, path in sides}
+    return Given(
         source=" ".join(source),
         settings=settings,
         message="; ".join(parts),
-        codes=codes,
+        files=paths,
         vocabularies=vocabularies,
     )
 

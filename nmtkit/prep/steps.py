@@ -21,7 +21,6 @@ from nmtkit.prep.check import Inputs, inspect
 from nmtkit.prep.clean import CleanShard, Reasons
 from nmtkit.prep.encode import EncodeSet, EncodeShard, encoded_rows
 from nmtkit.prep.engines import Engine
-from nmtkit.prep.given import GivenRun
 from nmtkit.prep.lookup import LearnModels
 from nmtkit.prep.parse_spans import CutSpans, Stanza, check_parses, parse_text, sum_of_outcomes
 from nmtkit.prep.repeats import CompareHashes, Survey, overlaps
@@ -195,7 +194,7 @@ class Steps:
         subwords = {"bpe": ", BPE", "sentencepiece": ", SentencePiece", "none": ""}
         stage = f"truecaser{subwords[self.settings.subwords]}, vocabulary"
         self.runner.speed.append({"stage": stage, "types": types, "seconds": round(seconds, 3)})
-        if not isinstance(self.request.given, GivenRun):
+        if not self.request.given.languages:
             console.say(f"{stage}: from {types:,} words in {seconds:.1f}s")
         if left_out := counts.get("types_left_out"):
             console.say(f"{left_out:,} rare words are not learnt from (prep.max_types)")
