@@ -5,9 +5,11 @@ on.
 from __future__ import annotations
 
 import difflib
+import importlib
 import re
 import sys
 from collections.abc import Collection, Iterable
+from typing import Any
 
 
 class NmtkitError(Exception):
@@ -190,3 +192,16 @@ def check_known(
     """
     if name not in names:
         raise ConfigError(message, where, nearest(name, names) if names else if_none)
+
+
+def imported(module: str, extra: str, where: str) -> Any:
+    """Import a module of one of nmtkit's extras.
+
+    Raises: EnvironmentProblem if it cannot be imported; `where` names what asks for it.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        message = f"{module} is not installed: {error}"
+        hint = f"in nmtkit's checkout: pip install -e '.[{extra}]'"
+        raise EnvironmentProblem(message, where, hint) from error

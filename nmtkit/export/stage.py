@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import torch
 
 import nmtkit
 from nmtkit import console, files, folders
-from nmtkit.errors import ConfigError, EnvironmentProblem, check_known, nearest
+from nmtkit.errors import ConfigError, check_known, imported, nearest
 from nmtkit.export import check, folder
 from nmtkit.export.engine import FULL, Engine
 from nmtkit.export.options import ExportOptions
@@ -53,7 +52,9 @@ def export(run: Run, system: str, to: str, **values: Any) -> Path:
     quantization, percent = options.quantization, options.at_least
     engine = _engine(to, quantization)
     refuse(run, system, engine)
-    _check_package(engine, to, options.check)
+    if options.check or not engine.writes_alone:
+        asks = "--check" if engine.writes_alone else f"--to {to}"
+        imported(engine.package, engine.extra, asks)
     target = run.system(system).path / "export" / to
     if options.out:
         target = options.out.resolve()
@@ -91,16 +92,6 @@ def _engine(name: str, quantization: str) -> Engine:
     message = f"unknown quantization '{quantization}' of {engine.title}"
     check_known(quantization, engine.quantizations, message, "--quantization")
     return engine
-
-
-def _check_package(engine: Engine, name: str, runs: bool) -> None:
-    needed = runs or not engine.writes_alone
-    if needed and importlib.util.find_spec(engine.package) is None:
-        raise EnvironmentProblem(
-            f"{engine.package} is not installed",
-            where="--check" if engine.writes_alone else f"--to {name}",
-            hint=f"in nmtkit's checkout: pip install -e '.[{engine.extra}]'",
-        )
 
 
 def refuse(run: Run, system: str, engine: Engine) -> None:

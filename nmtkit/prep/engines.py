@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import importlib
 import logging
 import os
 import signal
@@ -20,7 +19,14 @@ from typing import Any, ClassVar
 
 import nmtkit
 from nmtkit import console, environment, trust
-from nmtkit.errors import ConfigError, EnvironmentProblem, NmtkitError, first_line, nearest
+from nmtkit.errors import (
+    ConfigError,
+    EnvironmentProblem,
+    NmtkitError,
+    first_line,
+    imported,
+    nearest,
+)
 from nmtkit.parallel import processes
 from nmtkit.records import Record, load
 from nmtkit.user_classes import load_object, place_of
@@ -124,19 +130,9 @@ def local(jobs: int) -> Engine:
     return Engine(processes(jobs), lambda: processes(jobs), ahead=2 * jobs)
 
 
-def _library(module: str, extra: str) -> Any:
-    """Import the library of an engine."""
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        hint = f"in nmtkit's checkout: pip install -e '.[{extra}]'"
-        message = f"{extra} is not installed: {error}"
-        raise EnvironmentProblem(message, "--engine", hint) from error
-
-
 def _dask(address: str | None, jobs: int, stack: contextlib.ExitStack) -> Engine:
     """Connect to a scheduler, or start one with workers on this machine."""
-    distributed = _library("distributed", "dask")
+    distributed = imported("distributed", "dask", "--engine")
     logging.getLogger("distributed").setLevel(logging.CRITICAL)  # prep reports what is lost
     if address is not None and ":" not in address and not Path(address).is_file():
         hint = "give tcp://HOST:PORT, or the scheduler file that Dask has written"
@@ -263,7 +259,7 @@ def _call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
 
 def _ray(address: str | None, jobs: int, stack: contextlib.ExitStack) -> Engine:
     """Connect to a cluster, or start one on this machine."""
-    ray = _library("ray", "ray")
+    ray = imported("ray", "ray", "--engine")
     address = address or os.environ.get("RAY_ADDRESS")
     # "local": never the cluster that another prep on this machine has started, and will end.
     options: dict[str, Any] = {"address": address or "local"}

@@ -16,7 +16,7 @@ from nmtkit import console, files
 from nmtkit.arrays import Mask
 from nmtkit.data.ragged import Ragged, ragged_files
 from nmtkit.data.store import MAGIC, shard_path, spans_path, spans_writer
-from nmtkit.errors import DataError, EnvironmentProblem, first_line
+from nmtkit.errors import DataError, EnvironmentProblem, first_line, imported
 from nmtkit.prep.encode import encoded_rows
 from nmtkit.prep.shards import RUN_AGAIN, Shard
 from nmtkit.prep.tasks import Outcome
@@ -175,11 +175,7 @@ class Stanza:
 
     def __init__(self, language: str) -> None:
         where = "--parser stanza"
-        try:
-            import stanza
-        except ImportError as error:
-            hint = "in nmtkit's checkout: pip install -e '.[parse]'"
-            raise EnvironmentProblem(f"stanza is not installed: {error}", where, hint) from error
+        stanza = imported("stanza", "parse", where)
         try:
             self._pipeline: Any = stanza.Pipeline(
                 language,

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from nmtkit import files
-from nmtkit.errors import ConfigError, DataError, EnvironmentProblem
+from nmtkit.errors import ConfigError, DataError, imported
 from nmtkit.text.sampling import Draw, merge_with_dropout, unigram_draw
 from nmtkit.text.splitter import CachingSplitter
 from nmtkit.text.tokenizer import SPACE
@@ -32,15 +32,7 @@ def load_package() -> Any:
 
     Raises: EnvironmentProblem if it is not installed.
     """
-    try:
-        import sentencepiece
-    except ImportError as error:
-        raise EnvironmentProblem(
-            "sentencepiece is not installed",
-            where="prep.subwords=sentencepiece",
-            hint="in nmtkit's checkout: pip install -e '.[sentencepiece]'",
-        ) from error
-    return sentencepiece
+    return imported("sentencepiece", "sentencepiece", "prep.subwords=sentencepiece")
 
 
 def learn_sentencepiece(

@@ -2,12 +2,13 @@
 is installed.
 """
 
-import importlib.util
 import json
 import os
 import shutil
+import sys
 from itertools import count
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from typer.testing import CliRunner
@@ -33,17 +34,6 @@ LINES = ["The cats sleep, and the dog runs.", "It runs."]
 def copy(run, tmp_path):
     """A run that a test may write into."""
     return Run(Path(shutil.copytree(run.path, tmp_path / "run")))
-
-
-def say_of_package(monkeypatch, answer, engine="ctranslate2"):
-    """What looking for an engine's package gives; others (torch looks for its own) are found as
-    they are.
-    """
-    found = importlib.util.find_spec
-    monkeypatch.setattr(
-        "importlib.util.find_spec",
-        lambda name, package=None: answer() if name == engine else found(name, package),
-    )
 
 
 class Killed(BaseException):
@@ -73,7 +63,7 @@ def without_package(monkeypatch):
         saved.append((about.quantization, about.positions))
         (target / "model.bin").write_text(f"{about.quantization} {about.positions}", "utf-8")
 
-    say_of_package(monkeypatch, lambda: object())
+    monkeypatch.setitem(sys.modules, "ctranslate2", ModuleType("ctranslate2"))
     monkeypatch.setattr(CTranslate2, "save", save)
     monkeypatch.setattr(CTranslate2, "load", lambda self, folder: None)
     return saved
@@ -227,7 +217,7 @@ def test_notes_outlive_a_kill_at_any_change(
 )
 def test_what_it_cannot_run_is_refused_before_anything_is_loaded(run, monkeypatch, system, reason):
     monkeypatch.setattr("nmtkit.models.loading.load_system", None)
-    say_of_package(monkeypatch, lambda: pytest.fail("looked for"))
+    monkeypatch.setattr(stage, "imported", lambda *of: pytest.fail("looked for"))
     caught = refused(ConfigError, None, stage.export, run, system, "ctranslate2")
     assert f"CTranslate2 cannot run '{system}': {reason}" in caught.message
     assert "nmtkit translate" in caught.hint
@@ -260,22 +250,24 @@ def test_wrong_words(run, arguments, said):
 
 
 def test_without_the_package(run, monkeypatch):
-    say_of_package(monkeypatch, lambda: None)
+    monkeypatch.setitem(sys.modules, "ctranslate2", None)
     result = command(run, "post")
     assert result.exit_code == 3
-    assert result.stderr.splitlines()[-3:] == [
-        "nmtkit: ctranslate2 is not installed",
+    message, *rest = result.stderr.splitlines()[-3:]
+    assert message.startswith("nmtkit: ctranslate2 is not installed: ")
+    assert rest == [
         "  in: --to ctranslate2",
         "  try: in nmtkit's checkout: pip install -e '.[export]'",
     ]
 
 
 def test_only_check_needs_the_package_transformers(copy, monkeypatch):
-    say_of_package(monkeypatch, lambda: None, "transformers")
+    monkeypatch.setitem(sys.modules, "transformers", None)
     result = command(copy, "post --to huggingface --check")
     assert result.exit_code == 3
-    assert result.stderr.splitlines()[-3:] == [
-        "nmtkit: transformers is not installed",
+    message, *rest = result.stderr.splitlines()[-3:]
+    assert message.startswith("nmtkit: transformers is not installed: ")
+    assert rest == [
         "  in: --check",
         "  try: in nmtkit's checkout: pip install -e '.[huggingface]'",
     ]

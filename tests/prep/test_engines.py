@@ -338,7 +338,7 @@ def test_a_scheduler_file_that_is_missing(tmp_path, text):
 @pytest.mark.parametrize(("engine", "module"), [("dask", "distributed"), ("ray", "ray")])
 def test_an_engine_that_is_not_installed(tmp_path, text, monkeypatch, engine, module):
     monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(EnvironmentProblem, match=f"{engine} is not installed") as caught:
+    with pytest.raises(EnvironmentProblem, match=f"{module} is not installed") as caught:
         prepare(tmp_path, text, "run", SETTINGS, engine=engine)
     assert f"pip install -e '.[{engine}]'" in caught.value.hint
 
