@@ -8,11 +8,12 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal
 
 from nmtkit.settings import PrepSettings
 from nmtkit.text import chinese
 from nmtkit.text.moses import Moses
+from nmtkit.text.scripts import SCRIPTS
 from nmtkit.text.words import Numbers
 
 Name = Literal["moses", "jieba", "characters", "none", "raw"]
@@ -20,11 +21,9 @@ Side = Literal["src", "tgt"]
 SIDES: tuple[Side, Side] = ("src", "tgt")
 SIDE_NAMES: dict[Side, str] = {"src": "source", "tgt": "target"}
 UNSPACED_LANGUAGES = {
-    **dict.fromkeys(("ja", "jpn", "jp"), "Japanese"),
-    **dict.fromkeys(("th", "tha"), "Thai"),
-    **dict.fromkeys(("km", "khm"), "Khmer"),
-    **dict.fromkeys(("lo", "lao"), "Lao"),
-    **dict.fromkeys(("my", "mya", "bur"), "Burmese"),
+    code: script
+    for code, (script, *_) in SCRIPTS.items()
+    if script in {"Japanese", "Thai", "Khmer", "Lao", "Burmese"}
 }
 """Languages without spaces between words, by code."""
 SPACE = "▁"
@@ -38,28 +37,8 @@ _ENOUGH = 20
 _LONGEST_WORDS, _LONGEST_LINE = 20.0, 200
 
 
-class Tokenizer(Protocol):
-    """What a side needs of a tokenizer.
-
-    Attributes:
-        label: its name in the signatures of scores.
-    """
-
-    @property
-    def label(self) -> str: ...
-
-    def parts(self, line: str, /) -> list[str]:
-        """Return the words of a tidy line as strings of one or more words each."""
-
-    def numbered(self, line: str, numbers: Numbers) -> list[int]:
-        """Return the number of each of `parts`."""
-
-    def detokenize(self, tokens: list[str], /) -> str:
-        """Return the text of words."""
-
-
 @dataclass(frozen=True)
-class _WordByWord:
+class WordByWord:
     """A tokenizer whose parts are single words."""
 
     label: str
@@ -133,7 +112,7 @@ def unspaced(lang: str) -> str | None:
 
 def make_tokenizer(
     name: Name, lang: str, settings: PrepSettings, caseless: bool = False
-) -> Tokenizer:
+) -> Moses | WordByWord:
     """Return a tokenizer.
 
     Args:
@@ -145,7 +124,7 @@ def make_tokenizer(
     if name == "moses":
         options = settings.normalize, settings.aggressive_hyphens, settings.escape
         return Moses(lang, *options, caseless=caseless)
-    return _WordByWord(name, *_WORDS[name])
+    return WordByWord(name, *_WORDS[name])
 
 
 def joiner(lines: Sequence[str]) -> str | None:
