@@ -184,7 +184,7 @@ def _bpe(
     if codes[0].exists():
         by_file = _read_merges(words, codes, jobs)
     else:
-        by_file = _learn_merges(words, settings, codes, jobs)
+        by_file = _learn_merges(words, settings, codes)
     keys = ["merges"] if settings.joint_vocab else [f"{side}_merges" for side in SIDES]
     merges = {key: pieces.merges for key, pieces in zip(keys, by_file, strict=True)}
     shared = len(SIDES) // len(codes)  # 2 if the sides share one codes file
@@ -197,12 +197,13 @@ def _bpe(
 
 
 def _learn_merges(
-    words: Sequence[SideWords], settings: PrepSettings, codes: Sequence[Path], jobs: int
+    words: Sequence[SideWords], settings: PrepSettings, codes: Sequence[Path]
 ) -> list[Segmented]:
     """Learn merges for each codes file, and return the words as they segment them."""
-    counts = _counts(words, settings)
-    make = functools.partial(_merge_learner, words, counts, codes, settings)
-    learnt = list(ordered_map(make, range(len(codes)), min(jobs, len(codes))))
+    learnt = [
+        learn_bpe(side.words, counts, settings.merges, path)
+        for side, counts, path in zip(words, _counts(words, settings), codes, strict=False)
+    ]
     for pieces in learnt:
         if pieces.merges < settings.merges:
             console.say(
@@ -226,17 +227,6 @@ def _counts(words: Sequence[SideWords], settings: PrepSettings) -> list[Ints]:
     """Return how often the words occur, for each file of merges."""
     src, tgt = (side.counts for side in words)
     return [src + tgt] if settings.joint_vocab else [src, tgt]
-
-
-def _merge_learner(
-    words: Sequence[SideWords],
-    counts: Sequence[Ints],
-    codes: Sequence[Path],
-    settings: PrepSettings,
-) -> Callable[[int], Segmented]:
-    return lambda number: learn_bpe(
-        words[number].words, counts[number], settings.merges, codes[number]
-    )
 
 
 def _keep_frequent(
