@@ -43,10 +43,9 @@ def joined_words(args: Sequence[str]) -> list[str]:
             continue
         if equals:
             words.appendleft(value)
-        taken = [words.popleft()] if words else []
-        if not taken or taken[0].startswith("--"):
-            got = f"got the option '{taken[0]}'" if taken else "got nothing"
-            raise _error(f"{_name(option)} needs files, {got}", option)
+        if not words:
+            raise _error(f"{_name(option)} needs files, got nothing", option)
+        taken = [words.popleft()]
         least = 1 if option in MODELS else 2
         complete = is_tsv(Path(taken[0])) or ("," in taken[0] and not _is_file(taken[0]))
         while not complete and words and not words[0].startswith("-"):
