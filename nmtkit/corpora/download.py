@@ -37,7 +37,7 @@ MOST = 1 << 36
 """The most bytes that a file of unpublished size may have."""
 REDIRECTS = 10
 AHEAD = 64
-"""The most pieces that are read before they are written."""
+"""The most blocks that are read before they are written."""
 BUSY = {429, 500, 502, 503, 504}
 BLOCK = 1 << 13
 """Bytes read at once; a broken connection loses fewer bytes than this."""
@@ -104,11 +104,11 @@ def _transfer(part: _Part) -> None:
     import requests
     import urllib3
 
-    pieces = _in_a_thread(part)
+    arriving = _in_a_thread(part)
     try:
-        response = next(pieces)
+        response = next(arriving)
         if response.status_code in {200, 206}:
-            part.receive(response, _blocks(pieces))
+            part.receive(response, arriving)
         else:
             _refused(response, part)
     except (requests.ConnectionError, requests.Timeout, urllib3.exceptions.TimeoutError) as error:
@@ -118,11 +118,11 @@ def _transfer(part: _Part) -> None:
     except (requests.RequestException, ValueError) as error:  # ValueError: of a wrong address
         raise Failed(_reason(error)) from error
     finally:
-        pieces.close()
+        arriving.close()
 
 
 def _in_a_thread(part: _Part) -> Generator[Any, None, None]:
-    """Yield the response to a request, then its body in pieces; all that comes counts for the pace.
+    """Yield the response to a request, then its body in blocks; all that comes counts for the pace.
 
     A thread reads, because a server that sends a byte of a header now and then keeps it forever.
 
@@ -143,9 +143,8 @@ def _in_a_thread(part: _Part) -> Generator[Any, None, None]:
                 # Old servers announce a .tgz as x-gzip; without the header it is not decompressed.
                 response.raw.headers.pop("Content-Encoding", None)
                 put(response)
-                take = getattr(response.raw, "read1", response.raw.read)  # what is there already
-                while not stopped.is_set() and (piece := take(BLOCK)):
-                    put(piece)
+                while not stopped.is_set() and (block := response.raw.read(BLOCK)):
+                    put(block)
                 put(None)
         except Exception as error:
             put(error)
@@ -177,18 +176,6 @@ def _answer(part: _Part) -> Any:
         url = urljoin(url, response.headers["Location"])
         response.close()
     raise Failed("the server redirects without end")
-
-
-def _blocks(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield blocks of BLOCK bytes, the last one shorter."""
-    block = b""
-    for piece in pieces:
-        block += piece
-        while len(block) >= BLOCK:
-            yield block[:BLOCK]
-            block = block[BLOCK:]
-    if block:
-        yield block
 
 
 class _Pace:
