@@ -312,6 +312,12 @@ UNUSED = [  # a command, options that mean nothing there, why
         )
         for sample in ("--sample", "--set search.sample=true")
     ),
+    (
+        "prep demo --shards 2 --shard 1",
+        ["--finish", "--engine dask"],
+        "a job of an array (--shard) only cleans its part of the text, without an engine",
+    ),
+    ("prep demo", ["--shards 2"], "only the jobs of an array are numbered"),
     ("train --seed 2", ["--set train.seed=3"], "--seed is given too, and wins"),
     *(
         (

@@ -211,24 +211,10 @@ class Request:
 
 
 def _check_array(options: PrepOptions) -> None:
-    """Refuse options of a job array that do not fit each other."""
-    if (options.shard is None) != (options.shards is None):
-        given, missing = (
-            ("--shard", "--shards") if options.shards is None else ("--shards", "--shard")
-        )
-        hint = "a job of an array needs both: --shards N --shard K"
-        raise ConfigError(f"{given} needs {missing}", given, hint)
-    if options.shard is None or options.shards is None:
-        return
-    if options.shard >= options.shards:
-        hint = "the jobs of an array are numbered from 0 to N - 1"
-        raise ConfigError(f"--shard must be below {options.shards}", "--shard", hint)
-    if options.finish:
-        hint = "first every job with --shard, then one call with --finish"
-        raise ConfigError("--shard and --finish exclude each other", "--finish", hint)
-    if options.engine != PrepOptions.model_fields["engine"].default:
-        hint = "an array needs no engine, and an engine no array"
-        raise ConfigError("--shard and --engine exclude each other", "--engine", hint)
+    """Refuse the number of a job that its array does not have."""
+    if options.shard is not None and options.shard >= (options.shards or 0):
+        hint = "a job of an array needs both: --shards N --shard K, with K from 0 to N - 1"
+        raise ConfigError("--shard needs --shards, and must be below it", "--shard", hint)
 
 
 def _check_named_files(corpus: Corpus) -> None:

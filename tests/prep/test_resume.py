@@ -390,10 +390,7 @@ def test_an_array_that_drops_repeated_pairs_runs_twice(tmp_path, small_shards):
     ("options", "message"),
     [
         ({"shard": 1}, "--shards"),
-        ({"shards": 2}, "--shard"),
         ({"shards": 2, "shard": 2}, "below"),
-        ({"shards": 2, "shard": 1, "finish": True}, "--finish"),
-        ({"shards": 2, "shard": 1, "engine": "dask"}, "--engine"),
     ],
 )
 def test_options_of_an_array_that_do_not_fit(tmp_path, options, message):
