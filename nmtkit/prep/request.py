@@ -22,6 +22,9 @@ from nmtkit.corpora.corpus import (
     with_parses,
 )
 from nmtkit.corpora.document_starts import (
+    BLANK,
+    MARKER,
+    MARKER_LINE,
     document_doubts,
     with_documents,
     with_markup,
@@ -240,9 +243,15 @@ def _refuse_ignored(subject: str, options: PrepOptions, *names: str) -> None:
 
 
 def _few_pairs(train: SetFiles) -> bool:
-    """True if an own training text has fewer than `MANY_PAIRS` lines; at most as many are read."""
+    """True if an own training text has fewer than `MANY_PAIRS` pairs; at most as many are read."""
     lines = itertools.chain.from_iterable(map(files.byte_lines, train.src))
-    read = itertools.islice(lines, min(MANY_PAIRS, train.first or MANY_PAIRS))
+    is_pair = {
+        BLANK: bytes.strip,
+        MARKER: lambda line: line.strip() != MARKER_LINE,
+        "markup": lambda line: b"<seg" in line.lower(),
+    }
+    pairs = filter(is_pair[train.between], lines) if train.between else lines
+    read = itertools.islice(pairs, min(MANY_PAIRS, train.first or MANY_PAIRS))
     return sum(1 for _ in read) < MANY_PAIRS
 
 
