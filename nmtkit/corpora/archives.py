@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import bz2
 import contextlib
-import difflib
 import errno
 import functools
 import gzip
@@ -28,7 +27,7 @@ from typing import IO, Any, NamedTuple
 from rich.filesize import decimal
 
 from nmtkit import console
-from nmtkit.errors import DataError, EnvironmentProblem
+from nmtkit.errors import DataError, EnvironmentProblem, nearest
 from nmtkit.files import COMPRESSED, FREE_SPACE, open_binary
 
 NUMBER = "{number}"
@@ -221,9 +220,8 @@ def _check_complete(archive: Path, paths: Extracted, names: list[str]) -> None:
     """Raise DataError for the first wanted member that the archive has not."""
     for wanted, numbered in paths.items():
         if not numbered:
-            close = difflib.get_close_matches(wanted, names[:1000], n=1)
             examples = ", ".join(names[:4]) + ", …" * (len(names) > 4)
-            near = f"did you mean '{close[0]}'?" if close else f"it holds {examples or 'nothing'}"
+            near = nearest(wanted, names[:1000], f"it holds {examples or 'nothing'}")
             hint = f"{near}; is it another release of this name?"
             raise DataError(f"{archive.name} has no {wanted}", archive, hint)
 

@@ -15,7 +15,6 @@ from nmtkit.demo.contrast import Contrast, complete
 from nmtkit.demo.corpus import Writer, write_split
 from nmtkit.demo.lexicon import separable_expressions
 from nmtkit.demo.probing import write_probing
-from nmtkit.errors import ConfigError
 from nmtkit.files import write_json
 
 __all__ = ["generate", "separable_expressions"]
@@ -33,13 +32,8 @@ def generate(
         dev: sentence pairs of dev.
         test: sentence pairs of test.
         seed: the same seed gives the same bytes on every machine.
-    Raises: ConfigError for a size below 1. EnvironmentProblem if the folder cannot be written.
+    Raises: EnvironmentProblem if the folder cannot be written.
     """
-    if min(size, dev, test) < 1:
-        raise ConfigError(
-            f"a demo split needs at least one sentence pair: size {size}, dev {dev}, test {test}",
-            hint="raise --size",
-        )
     held: set[str] = set()
     for stream, name, number in ((1, "test", test), (2, "dev", dev)):
         writer = Writer(seed, stream, held)
