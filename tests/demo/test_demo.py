@@ -12,7 +12,6 @@ from nmtkit.demo.contrast import with_gender
 from nmtkit.demo.corpus import Pair, Writer
 from nmtkit.demo.lexicon import entries
 from nmtkit.demo.probing import LABELS
-from nmtkit.errors import ConfigError
 from tests.manifests import read_json
 
 SPLITS = {"train": 1500, "dev": 200, "test": 200}
@@ -83,13 +82,6 @@ def test_tiny_sizes(tmp_path):
     generate(tmp_path, size=1, dev=12, test=13)
     for name, count in sizes.items():
         assert sum(map(len, documents(tmp_path, name))) == count
-
-
-@pytest.mark.parametrize("split", ["size", "dev", "test"])
-def test_no_sentence_is_no_size(tmp_path, split):
-    with pytest.raises(ConfigError, match="at least one"):
-        generate(tmp_path / "none", **{split: 0})
-    assert not (tmp_path / "none").exists()
 
 
 def test_no_dev_or_test_sentence_in_train(folder):
