@@ -220,7 +220,7 @@ def external_metrics(options: ScoreOptions) -> dict[str, ExternalMetric]:
     metrics = {}
     for kind, texts in ((CommandMetric, options.metric), (FileMetric, options.metric_scores)):
         for metric in (parse(kind, text) for text in texts):
-            if metric.name in metrics or metric.name.lower() in {"by-seed", *METRICS, *NAMES}:
+            if metric.name in metrics or metric.name.lower() in {*METRICS, *NAMES}:
                 raise ConfigError(
                     f"the name '{metric.name}' is taken", where=metric.where, hint="use another"
                 )

@@ -10,7 +10,6 @@ from nmtkit.score.options import ScoreOptions
 from nmtkit.score.result_tables import (
     length_tables,
     main_table,
-    seed_length_table,
     seeds_table,
     significance_table,
 )
@@ -39,8 +38,7 @@ def print_results(results: Sequence[Scores], options: ScoreOptions) -> None:
             if number or stem != "scores":
                 console.put()
             table.print(form)
-        by_system = "lengths" in block and block["lengths"].name == "lengths"
-        if form == "table" and result.by_length and by_system:
+        if form == "table" and result.by_length and "lengths" in block:
             console.put("\n" + as_wide(lengths.bars(result.by_length.groups), console.width()))
 
 
@@ -76,6 +74,4 @@ def _printed(result: Scores, options: ScoreOptions) -> dict[str, Table]:
         block["paper"] = result.paper.table
     if options.length_groups is not None and result.by_length:
         block |= length_tables(result)
-        if by_seed and result.has_seeds:
-            block["lengths"] = seed_length_table(result)
     return block

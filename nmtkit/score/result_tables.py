@@ -13,32 +13,28 @@ from nmtkit.errors import counted
 from nmtkit.score import lengths
 from nmtkit.score.metrics import decimals, header
 from nmtkit.score.notes import length_notes, main_notes, seed_notes, significance_notes
-from nmtkit.score.seeds import spread
 from nmtkit.score.significance import LEVEL, header_of_test
 from nmtkit.score.stored_scores import (
     GroupScore,
-    LengthResult,
     LengthScore,
     Scores,
     SeedDifference,
-    Spread,
 )
-from nmtkit.tables.table import Column, Rows, Table, interval_column, text_column
+from nmtkit.tables.table import Column, Table, interval_column, text_column
 
 FIRST = ("bleu", "delta", "p", "chrf", "ter", "length_ratio")
 """The columns that a narrow terminal keeps, the most important first."""
 DELTA = interval_column("delta", "Δ", signed=True)
-MEAN_DELTA = Column("delta", "Δ mean", signed=True)
 P_SEEDS = Column("p", "p", decimals=3, below=0.001)
 SEED_COLUMNS = (
     text_column("system"),
     Column("n", "seeds"),
     Column("bleu", "BLEU mean"),
     Column("bleu_half_range", "± half-range"),
+    Column("bleu_deviation", "deviation"),
 )
-DEVIATION = Column("bleu_deviation", "deviation")
 SEED_DIFFERENCES = (
-    replace(MEAN_DELTA, interval=True),
+    Column("delta", "Δ mean", signed=True, interval=True),
     Column("better", f"better, p<{LEVEL:g}"),
     Column("pairs", "of"),
     P_SEEDS,
@@ -47,7 +43,7 @@ SEED_DIFFERENCES = (
 NAMES = {
     "set",
     *FIRST,
-    *(c.key for c in (*lengths.COLUMNS, *SEED_COLUMNS, DEVIATION, *SEED_DIFFERENCES)),
+    *(c.key for c in (*lengths.COLUMNS, *SEED_COLUMNS, *SEED_DIFFERENCES)),
 }
 """The names of all columns but those of metrics on request; no external metric may have one."""
 
@@ -59,10 +55,7 @@ def tables(result: Scores) -> dict[str, Table]:
         by_stem["significance"] = significance_table(result)
     if result.has_seeds:
         by_stem["seeds"] = seeds_table(result)
-    by_stem |= length_tables(result)
-    if result.by_length and result.has_seeds:
-        by_stem["lengths-by-seed"] = seed_length_table(result)
-    return by_stem
+    return by_stem | length_tables(result)
 
 
 def main_table(result: Scores) -> Table:
@@ -123,14 +116,15 @@ def seeds_table(result: Scores) -> Table:
     groups = result.seeds.groups
     several = len(groups) > 1
     further = [key for key in groups[0].scores if key != "bleu"]
-    columns = [*SEED_COLUMNS, DEVIATION, *(SEED_DIFFERENCES if several else ())]
+    columns = [*SEED_COLUMNS, *(SEED_DIFFERENCES if several else ())]
     for key in further:
         means = (group.scores[key].mean for group in groups)
         columns.append(Column(key, header(key), decimals(key, means)))
     rows = []
     for group in groups:
         bleu = group.scores["bleu"]
-        row = [group.name, *_spread_cells(bleu), bleu.deviation]
+        half_range = bleu.half_range if bleu.n > 1 else None  # one value has no range
+        row = [group.name, bleu.n, bleu.mean, half_range, bleu.deviation]
         if several:
             row += _difference_cells(group.against.get("bleu"))
         rows.append([*row, *(group.scores[key].mean for key in further)])
@@ -138,11 +132,6 @@ def seeds_table(result: Scores) -> Table:
     title = f"{_title(result)}, by training seed{against}"
     first = ["bleu", "bleu_half_range", "delta", "n", "p_holm", "p", "better", "pairs"]
     return Table("seeds", title, columns, rows, seed_notes(result, result.seeds), first)
-
-
-def _spread_cells(scores: Spread) -> list[Any]:
-    """Return number, mean and half-range; one value has no range."""
-    return [scores.n, scores.mean, scores.half_range if scores.n > 1 else None]
 
 
 def _difference_cells(against: SeedDifference | None) -> list[Any]:
@@ -185,40 +174,11 @@ def length_table(result: Scores, key: str) -> Table:
         for row, score in zip(rows, groups, strict=True):
             row[4:4] = [score.difference, score.p]
     name = "lengths" if of_bleu else f"lengths-{key}"
-    title = _length_title(result, by_length) + ("" if of_bleu else f": {header(key)}")
+    title = f"{result.set} by source length in {by_length.unit} (groups: {by_length.buckets})"
+    title += "" if of_bleu else f": {header(key)}"
     first = ["system", key, "delta", "p", "sentences"]
     notes = length_notes(result, key, groups)
     return Table(name, title, columns, rows, notes, first)
-
-
-def seed_length_table(result: Scores) -> Table:
-    """Return one row a length group and group of training seeds: mean BLEU, its spread, and the
-    mean's difference to the baseline's group.
-    """
-    by_seed, by_length = result.seeds, result.by_length
-    assert by_seed is not None and by_length is not None
-    bleu = {(score.group, score.system): score.bleu.value or 0.0 for score in by_length.groups}
-    sizes = {score.group: score.sentences for score in by_length.groups}
-    rows: Rows = []
-    for label, sentences in sizes.items():
-        if not sentences:
-            rows += [[label, 0, group.name, 0, None, None, None] for group in by_seed.groups]
-            continue
-        spreads = {g.name: spread([bleu[label, s] for s in g.systems]) for g in by_seed.groups}
-        base = spreads[by_seed.baseline].mean
-        for name, of_group in spreads.items():
-            delta = of_group.mean - base if name != by_seed.baseline else None
-            rows.append([label, sentences, name, *_spread_cells(of_group), delta])
-    columns = [*lengths.COLUMNS[:2], *SEED_COLUMNS, MEAN_DELTA]
-    title = f"{_length_title(result, by_length)}, by training seed"
-    notes = [f"BLEU: {result.signatures['bleu']}", *result.remarks]
-    notes.append("half-range: (max - min) / 2 of the seeds")
-    first = ["system", "bleu", "bleu_half_range", "delta"]
-    return Table("lengths-by-seed", title, columns, rows, notes, first)
-
-
-def _length_title(result: Scores, by_length: LengthResult) -> str:
-    return f"{result.set} by source length in {by_length.unit} (groups: {by_length.buckets})"
 
 
 def p_column(result: Scores, test: str, key: str, header: str) -> Column:

@@ -302,7 +302,6 @@ def test_a_command_that_does_not_exist_is_named(fake):
         ({"metric": ["BLEU=true"]}, "the name 'BLEU' is taken"),
         ({"metric": ["delta=true"]}, "the name 'delta' is taken"),
         ({"metric": ["P_Holm=true"]}, "the name 'P_Holm' is taken"),
-        ({"metric": ["by-seed=true"]}, "the name 'by-seed' is taken"),
         ({"metric": ["x=true"], "metric_scores": ["x=file"]}, "the name 'x' is taken"),
         ({"metric_scores": ["x=file.txt"]}, "one file cannot have the scores of base, better"),
         ({"metric_scores": ["x=no/{system}.txt"]}, "no such file: no/base.txt"),

@@ -280,32 +280,6 @@ def test_too_few_resamples_for_so_many_comparisons_are_said(seeded, stdout):
     assert "corrected for 1 comparison with a p" in stdout()
 
 
-def test_by_length_has_a_row_a_group_of_seeds_too(seeded, stdout):
-    seeded.score(group_by="seed", against="base-2", buckets="6")
-    out = stdout()
-    by_system = result_of(seeded.run)["by_length"]["groups"]
-    rows = list(csv.DictReader(io.StringIO(read(seeded.run, "test", "lengths-by-seed.csv"))))
-    assert [(row["group"], row["system"], row["n"]) for row in rows] == [
-        (label, name, n)
-        for label in ("<6", "≥6")
-        for name, n in (("base", "3"), ("new", "3"), ("other", "1"))
-    ]
-    for row in rows:
-        own, base = (
-            [
-                one["bleu"]["value"]
-                for one in by_system
-                if (one["group"], one["system"].split("-")[0]) == (row["group"], name)
-            ]
-            for name in (row["system"], "base")
-        )
-        gap = statistics.fmean(own) - statistics.fmean(base)
-        assert float(row["bleu"]) == pytest.approx(statistics.fmean(own))
-        assert row["bleu_half_range"] == ("" if len(own) == 1 else str((max(own) - min(own)) / 2))
-        assert row["delta"] == ("" if row["system"] == "base" else str(gap))
-    assert "half-range" in out.split("by source length")[1]
-
-
 def test_a_translation_searched_otherwise_is_not_the_same_system(seeded, stdout):
     for name, beam, size in (("base", 4, 64), ("base-2", 4, 0), ("base-3", 1, 64)):
         seeded.describe(name, settings={"beam": beam, "batch_size": size})

@@ -156,16 +156,16 @@ def test_up_to_date_is_said_and_not_repeated_but_still_printed(
 def test_the_folder_never_holds_tables_of_an_earlier_call(fake):
     for seed, name in enumerate(["one", "two", "gone"]):
         fake.add(name, 0.2, seed=seed)
-    fake.score(by_length=True)
+    fake.score(by_length=True, metrics="chrf")
     folder = fake.run.path / "score/test"
     everything = {path.name for path in folder.iterdir()}
     # Every file is known as one of the stage, and every pattern is of some file.
     assert all(any(fnmatch(name, pattern) for pattern in SCORES) for name in everything)
     assert all(any(fnmatch(name, pattern) for name in everything) for pattern in SCORES)
-    fake.score(systems=["one"])
-    left = {"scores", "sentences", "table", "lengths"}
+    fake.score(systems=["one"], metrics="chrf")
+    left = {"scores", "sentences", "table", "lengths", "lengths-chrf"}
     assert {path.stem for path in folder.iterdir()} == left
-    fake.score(systems=["one", "two"])
+    fake.score(systems=["one", "two"], metrics="chrf")
     assert {path.name for path in folder.iterdir()} == everything
     assert not any("gone" in path.read_text("utf-8") for path in folder.iterdir())
 
@@ -533,7 +533,7 @@ def test_unequal_trainings_are_under_every_table_and_in_the_scores(fake_run):
     trained = {"updates": 40, "tokens": 20400, "preset": "base", "corpus": "another"}
     trained |= {"init_from": ""}
     assert budgets["b-2"] == trained
-    for stem in ("table", "significance", "seeds", "lengths", "lengths-by-seed"):
+    for stem in ("table", "significance", "seeds", "lengths"):
         assert said in read(fake.run, "test", f"{stem}.md"), stem
     for name in ("b-1", "b-2"):  # twice the updates, half the tokens in each
         train(name, 40, 2500, int(name[-1]), "small")
