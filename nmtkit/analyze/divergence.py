@@ -17,6 +17,7 @@ from nmtkit.measures import recording
 from nmtkit.models.base import Model
 from nmtkit.nn.masks import real_positions
 from nmtkit.tables import figures
+from nmtkit.tables.figures import Curve, Panel
 from nmtkit.tables.table import Column, Rows, Table, text_columns
 
 LOCAL, GLOBAL = ".local", ".global"
@@ -134,8 +135,8 @@ class StackDivergence:
 
     @property
     def label(self) -> str:
-        """The label of the stack in the figure; the settings are in the table."""
-        return f"{self.system}, {self.stack}"
+        """The label of the stack in the figure, with E_d; the settings are in the table."""
+        return f"{self.system}, {self.stack} ({MEAN} {self.mean[0]:.4f})"
 
 
 @dataclass(frozen=True)
@@ -178,8 +179,10 @@ class Divergence(Analysis[Options, Divergences]):
 
     def present(self, result: Divergences) -> Finding:
         stacks = result.stacks
-        series = {dv.label: {n: values[0] for n, values in dv.layers.items()} for dv in stacks}
-        overall = {dv.label: dv.mean[0] for dv in stacks}
+        curves = [
+            Curve(dv.label, list(dv.layers), [values[0] for values in dv.layers.values()])
+            for dv in stacks
+        ]
         columns = [
             *text_columns("system", "settings", "stack"),
             Column("layer", "layer"),
@@ -194,7 +197,7 @@ class Divergence(Analysis[Options, Divergences]):
                 "add little. A large dv means that they read different positions. Compare "
                 "systems inside one column only."
             ),
-            figure=_figure(series, overall),
+            figure=figures.curves([Panel("layer", f"dv ({SHOWN})", curves)]),
             facts={
                 "set": result.set_name,
                 "sentences": result.sentences,
@@ -241,15 +244,3 @@ def differing(models: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
         name: ", ".join(f"{key}={s[key]}" for key in differ if s.get(key) not in {None, ""})
         for name, s in models.items()
     }
-
-
-def _figure(series: Mapping[str, Mapping[int, float]], overall: Mapping[str, float]) -> str | None:
-    layers = sorted({layer for values in series.values() for layer in values})
-    return figures.lines(
-        [str(layer) for layer in layers],
-        {label: [values.get(layer) for layer in layers] for label, values in series.items()},
-        "layer",
-        f"dv ({SHOWN})",
-        means=overall if len(overall) > 1 else None,
-        means_label=f"{MEAN} ({SHOWN})",
-    )

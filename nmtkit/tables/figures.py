@@ -155,55 +155,10 @@ def _bars(
 
 
 @drawing.as_svg
-def lines(
-    figure: Figure,
-    groups: Sequence[str],
-    series: Mapping[str, Sequence[float | None]],
-    xlabel: str,
-    ylabel: str,
-    *,
-    means: Mapping[str, float] | None = None,
-    means_label: str = "",
-) -> None:
-    """Draw a line for each series over groups that have an order.
-
-    Args:
-        groups: labels along the horizontal axis.
-        series: name -> one number a group; None leaves a gap.
-        xlabel, ylabel: texts.
-        means: name -> one number for all groups together, drawn as bars on a panel of their own;
-            means_label: their axis.
-    """
-    panels = 2 if means else 1
-    height = max(3.2, 0.22 * len(means or ()) + 0.8)
-    width = max(4.5, 0.5 * len(groups) + 1.5) * panels
-    axes, *beside = drawing.panels(figure, width, height, panels)
-    for number, (name, values) in enumerate(series.items()):
-        heights = np.array(values, np.float64)  # NaN for None
-        marker = MARKERS[number % len(MARKERS)]
-        axes.plot(
-            range(len(groups)),
-            heights,
-            f"{marker}-",
-            label=drawing.short(name),
-            linewidth=1.2,
-            ms=4,
-        )
-    axes.set_xticks(range(len(groups)), groups)
-    axes.set(xlabel=xlabel, ylabel=ylabel)
-    axes.legend(frameon=False, fontsize=8)
-    if means:
-        colours = [f"C{list(series).index(name) % 10}" for name in means]
-        axes = beside[0]
-        axes.barh(range(len(means)), list(means.values()), color=colours)
-        axes.set_yticks(range(len(means)), list(map(drawing.short, means)))
-        axes.invert_yaxis()
-        axes.set(xlabel=means_label)
-
-
-@drawing.as_svg
 def curves(figure: Figure, panels: Sequence[Panel]) -> None:
-    """Draw panels side by side with one legend; every horizontal axis begins at 0."""
+    """Draw panels side by side with one legend; every horizontal axis begins at 0 and has whole
+    numbers.
+    """
     names = list(dict.fromkeys(curve.name for panel in panels for curve in panel.curves))
     grid = drawing.panels(figure, max(4.5, 4.2 * len(panels)), 3.2, len(panels))
     shown: dict[str, Any] = {}
@@ -217,6 +172,7 @@ def curves(figure: Figure, panels: Sequence[Panel]) -> None:
                 shown.setdefault(curve.name, drawn)
         axes.set(xlabel=panel.xlabel, ylabel=panel.ylabel)
         axes.set_xlim(left=0)
+        axes.xaxis.get_major_locator().set_params(integer=True)
     if shown:
         drawing.legend(figure, shown, min(4, len(shown)))
 

@@ -226,7 +226,8 @@ def test_a_label_of_progress_is_no_markup(monkeypatch):
 
 def test_dollars_are_no_formula_in_a_figure():
     """matplotlib would read "$5-$6" as mathematics, and fail at "$_$"."""
-    assert "$_$ for $5-$6" in figures.lines(["$_$"], {"$_$ for $5-$6": [1.0]}, "x", "y")
+    curve = figures.Curve("$_$ for $5-$6", [1.0], [1.0])
+    assert "$_$ for $5-$6" in figures.curves([figures.Panel("$_$", "y", [curve])])
 
 
 @pytest.mark.parametrize(
