@@ -19,7 +19,7 @@ from nmtkit.score.resampling import FEW, FEWEST_FOR_P
 from nmtkit.score.result_tables import P_SEEDS
 from nmtkit.score.seeds import NOT_KNOWN
 from nmtkit.score.significance import EQUAL_SCORES, FEW_DIFFERENT, LEVEL, TESTS
-from nmtkit.score.stored_scores import Scores, SeedResult, SeedScores, SystemScores
+from nmtkit.score.stored_scores import Scores, SeedResult, SystemScores
 from nmtkit.tables.figures import Difference
 from nmtkit.tables.table import Column, Estimate, Table, text, text_column
 
@@ -73,22 +73,20 @@ def differences(result: Scores) -> list[Difference]:
 
 
 def _of_groups(by_seed: SeedResult, result: Scores) -> list[Difference]:
-    """Return the difference of each group. If the error of the seed is not known, a difference of
-    two single systems has the interval over other sentences alone, and any other has none.
+    """Return the difference of each group. It has no interval if the error of the seed is not
+    known.
     """
-    single = {system.name: system for system in result.systems}
-    baseline = next(group for group in by_seed.groups if group.name == by_seed.baseline)
-    base = baseline.scores["bleu"].mean
+    bleu = {system.name: system.scores["bleu"].value or 0.0 for system in result.systems}
+    groups = {group.name: group for group in by_seed.groups}
+    base = groups[by_seed.baseline].scores["bleu"].mean
     points = []
-    for group in by_seed.groups:
+    for name, group in groups.items():
         if against := group.against.get("bleu"):
-            label, delta, gaps = group.systems[0], against.estimate, []
+            label, gaps = group.systems[0], []
             if seeds := len(group.systems[1:]):
-                label = f"{group.name}, {seeds + 1} seeds"
-                gaps = [(single[name].scores["bleu"].value or 0.0) - base for name in group.systems]
-            elif against.p is None and not baseline.systems[1:]:
-                delta = single[label].differences["bleu"]
-            points.append(Difference(label, group.name, delta, gaps))
+                label = f"{name}, {seeds + 1} seeds"
+                gaps = [bleu[system] - base for system in group.systems]
+            points.append(Difference(label, name, against.estimate, gaps))
     return points
 
 
@@ -215,8 +213,8 @@ def verdicts(result: Scores) -> list[str]:
     return [_system_verdict(system, result) for system in systems if system.tests]
 
 
-def _system_verdict(system: SystemScores, result: Scores, caution: str = "") -> str:
-    """Return a sentence on one system, over other sentences; caution: what to add to its p."""
+def _system_verdict(system: SystemScores, result: Scores) -> str:
+    """Return a sentence on one system."""
     delta, test = system.differences["bleu"], system.tests[result.test]["bleu"]
     p, finest = test.p, result_tables.p_column(result, result.test, "p", "p")
     difference = text(delta, result_tables.DELTA)
@@ -225,7 +223,7 @@ def _system_verdict(system: SystemScores, result: Scores, caution: str = "") -> 
         return f"{system.name} - {result.baseline}: {difference} BLEU; {why}."
     return (
         f"{system.name} is {_verdict(delta, p)} {result.baseline}:"
-        f" {difference.replace(' [', ' BLEU [')}, {_shown_p(p, finest)}{caution}."
+        f" {difference.replace(' [', ' BLEU [')}, {_shown_p(p, finest)}."
     )
 
 
@@ -243,29 +241,14 @@ def _verdict(delta: Estimate, p: float) -> str:
     return ("" if sure else "perhaps ") + f"{'better' if (delta.value or 0) > 0 else 'worse'} than"
 
 
-def _alone(group: SeedScores, result: Scores) -> SystemScores | None:
-    """Return the system of a group that is compared over sentences alone, because it is its only
-    one and the error of its seed is not known.
-    """
-    if group.against["bleu"].p is not None or group.systems[1:]:
-        return None
-    return next(system for system in result.systems if system.name == group.systems[0])
-
-
 def _seed_verdicts(by_seed: SeedResult, result: Scores) -> list[str]:
-    """Return a sentence on the mean of each group of systems that differ in the training seed; over
-    other sentences alone on a single system, if the error of its seed is not known.
-    """
+    """Return a sentence on the mean of each group of systems that differ in the training seed."""
     sentences = []
     for group in sorted(by_seed.groups, key=lambda group: -group.scores["bleu"].mean):
         against = group.against.get("bleu")
         if against is None:
             continue
         name = f"{group.name} ({counted(len(group.systems), 'seed')})"
-        if alone := _alone(group, result):
-            caution = f" over sentences alone; {NOT_KNOWN}"
-            sentences.append(_system_verdict(alone, result, caution))
-            continue
         if against.p is None or against.p_holm is None:
             why = FEW if result.sentences < FEWEST_FOR_P else NOT_KNOWN
             sentences.append(f"{name}: mean difference {against.difference:+.2f} BLEU; {why}.")
@@ -280,20 +263,11 @@ def _seed_verdicts(by_seed: SeedResult, result: Scores) -> list[str]:
 
 def _by_chance(result: Scores) -> list[float]:
     """Return the chance of p < LEVEL without a difference, for each p of the verdicts."""
-    of_sentences = TESTS[result.test].by_chance
     by_seed = _by_seed(result)
     if by_seed is None:
-        return [of_sentences for p in result.p_of_bleu if p is not None]
-    chances = []
-    for group in by_seed.groups:
-        if not group.against:
-            continue
-        if alone := _alone(group, result):
-            p, chance = alone.tests[result.test]["bleu"].p, of_sentences
-        else:
-            p, chance = group.against["bleu"].p, LEVEL
-        chances += [chance] * (p is not None)
-    return chances
+        return [TESTS[result.test].by_chance for p in result.p_of_bleu if p is not None]
+    against = [group.against["bleu"] for group in by_seed.groups if group.against]
+    return [LEVEL for difference in against if difference.p is not None]
 
 
 def cautions(contents: Contents) -> list[Remark]:
