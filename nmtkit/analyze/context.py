@@ -138,13 +138,10 @@ def _cells(metric: Metric | None, own: Metric | None, draws: Draws) -> list[Any]
     """Return the score in a condition, its difference to the score with the own context, and p."""
     if metric is None or own is None:
         return [None] * (2 + len(P_VALUES))
-    # Some tests give equal outputs, or two scores of zero, a small p.
-    alike = metric.value == own.value == 0 or np.array_equal(metric.statistics, own.statistics)
-    return [
-        draws.score(metric),
-        None if metric is own else difference(metric, own, draws),
-        *(None if alike else compare(test, metric, own, draws).p for test in P_VALUES),
-    ]
+    if metric is own:
+        return [draws.score(own), *[None] * (1 + len(P_VALUES))]
+    p_values = [compare(test, metric, own, draws).p for test in P_VALUES]
+    return [draws.score(metric), difference(metric, own, draws), *p_values]
 
 
 def _table(result: ContextUse) -> Table:
@@ -175,8 +172,7 @@ def _table(result: ContextUse) -> Table:
             "no BLEU, because they were not translated before"
         ),
         (
-            "Δ and p: against the system's own context; no p if the outputs are the same "
-            f"or both scores are zero; {tests}; {draws.full.describe()}; "
+            f"Δ and p: against the system's own context; {tests}; {draws.full.describe()}; "
             f"{draws.swaps}; {FEW}; {FEW_DIFFERENT}"
         ),
         (

@@ -18,7 +18,7 @@ from nmtkit.score.metrics import header
 from nmtkit.score.resampling import FEW, FEWEST_FOR_P
 from nmtkit.score.result_tables import P_SEEDS
 from nmtkit.score.seeds import NOT_KNOWN
-from nmtkit.score.significance import EQUAL_SCORES, FEW_DIFFERENT, LEVEL, TESTS
+from nmtkit.score.significance import FEW_DIFFERENT, LEVEL, TESTS
 from nmtkit.score.stored_scores import Scores, SeedResult, SystemScores
 from nmtkit.tables.figures import Difference
 from nmtkit.tables.table import Column, Estimate, Table, text, text_column
@@ -113,8 +113,7 @@ def score_table(result: Scores) -> Table:
     shown = {*SHOWN, *result.asked}
     scores = whole.only([i for i, column in enumerate(whole.columns) if column.key in shown])
     signatures = [f"{header(key)}:" for key in ("bleu", *result.asked)]
-    beginnings = (*signatures, "[95%]", "Δ, p", "one system", "empty", FEW)
-    beginnings += (EQUAL_SCORES, FEW_DIFFERENT)
+    beginnings = (*signatures, "[95%]", "Δ, p", "one system", "empty", FEW, FEW_DIFFERENT)
     notes = [note for note in whole.notes if note.startswith(beginnings)]
     return replace(scores, name="comparison", notes=notes, turns=False)
 

@@ -9,9 +9,8 @@ from nmtkit.errors import counted
 from nmtkit.score.metrics import header
 from nmtkit.score.resampling import few_note
 from nmtkit.score.seeds import FEWEST_FREEDOM, smallest_p
-from nmtkit.score.significance import EQUAL_SCORES, FEW_DIFFERENT, LEVEL, TESTS, header_of_test
+from nmtkit.score.significance import FEW_DIFFERENT, LEVEL, TESTS, header_of_test
 from nmtkit.score.stored_scores import GroupScore, LengthScore, Scores, SeedResult
-from nmtkit.tables.table import Estimate
 
 
 def main_notes(result: Scores) -> list[str]:
@@ -26,7 +25,6 @@ def main_notes(result: Scores) -> list[str]:
     if len(result.systems) > 1:
         note = f"Δ, p: BLEU against {result.baseline}; {_test(result, result.test)}"
         notes.append(note + _by_chance(result.test, result.p_of_bleu))
-        notes += _equal_scores(result, ["bleu"], [result.test])
         notes += _few_different(result, [result.test])
     else:
         notes.append("one system: nothing to compare with")
@@ -50,7 +48,6 @@ def significance_notes(result: Scores, metrics: Sequence[str]) -> list[str]:
             p = (system.tests[test][key].p for system in compared for key in metrics)
             note += _by_chance(test, p)
         notes.append(note)
-    notes += _equal_scores(result, metrics, result.tests)
     notes += _few_different(result, result.tests)
     notes.append(
         "compare a p only with a p of the same test; no p accounts for the training "
@@ -74,7 +71,7 @@ def length_notes(result: Scores, key: str, groups: Sequence[LengthScore | GroupS
     if len(result.systems) > 1:
         note = f"Δ, p: against {result.baseline} inside the group, {_test(result, result.test)}"
         notes.append(note + _by_chance(result.test, [score.p for score in groups]))
-        notes += [FEW_DIFFERENT] if TESTS[result.test].fewest_different else []
+        notes += [FEW_DIFFERENT] * result.test.startswith("sacrebleu_")
     return notes
 
 
@@ -145,22 +142,8 @@ def _by_chance(test: str, p_values: Iterable[float | None]) -> str:
     return f"; about {chance:.1f} of {count} such p are below {LEVEL:g} by chance" * (count > 1)
 
 
-def _equal_scores(result: Scores, metrics: Iterable[str], tests: Iterable[str]) -> list[str]:
-    """Return the note on equal scores, if a test of sacreBLEU has a p for some."""
-    nothing = Estimate(0.0, 0.0, 0.0)
-    of_sacrebleu = [test for test in tests if test.startswith("sacrebleu_")]
-    is_equal = any(
-        system.differences[key] == nothing and system.tests[test][key].p is not None
-        for system in result.systems
-        if system.differences and system.tests
-        for key in metrics
-        for test in of_sacrebleu
-    )
-    return [EQUAL_SCORES] * is_equal
-
-
 def _few_different(result: Scores, tests: Iterable[str]) -> list[str]:
-    """Return the note on comparisons that have no p because few sentences differ."""
+    """Return the note on comparisons that have no p because the systems hardly differ."""
     compared = (system.tests[test] for system in result.systems if system.tests for test in tests)
     settings = {comparison.setting for of_test in compared for comparison in of_test.values()}
     return [FEW_DIFFERENT] * (FEW_DIFFERENT in settings)

@@ -24,15 +24,13 @@ from nmtkit.tables.table import Estimate
 _SAME = 1e-9
 FEWEST_DIFFERENT = 6
 FEW_DIFFERENT = (
-    f"no p of random swaps if fewer than {FEWEST_DIFFERENT} sentences have another score"
+    "no p of sacreBLEU's tests if the scores are equal in every resample, and none of random swaps"
+    f" if fewer than {FEWEST_DIFFERENT} sentences have another score"
 )
-"""Swaps of fewer sentences often repeat the observed difference. sacreBLEU does not count these
-trials, so its p is small; the exact p, with 2^n splits of n sentences, is above LEVEL.
+"""sacreBLEU's p of equal scores is small by definition. Swaps of few sentences often repeat the
+observed difference. sacreBLEU does not count these trials, so its p is small; the exact p, with 2^n
+splits of n sentences, is above LEVEL.
 """
-EQUAL_SCORES = (
-    "a difference of 0 in every resample: the scores are the same, and a p of sacreBLEU's tests,"
-    " small by definition, means nothing"
-)
 
 
 @dataclass(frozen=True)
@@ -46,7 +44,8 @@ class Test:
         counts: p is a share of the resamples, so 0 means less than one resample.
         by_chance: about this share of comparisons of equal systems has p < LEVEL (simulated in
             tests/score/test_significance.py).
-        fewest_different: sentences with different scores that p needs.
+        fewest_different: sentences with different scores that p needs; if it needs some, it also
+            needs a resample with different scores.
     """
 
     header: str
@@ -194,6 +193,7 @@ TESTS = {
         "to both counts; about as small as a one-sided p",
         _sacrebleu_bootstrap,
         by_chance=0.1,
+        fewest_different=1,
     ),
     "sacrebleu_randomization": Test(
         "sacreBLEU ar",
@@ -237,9 +237,11 @@ def compare(test: str, system: Metric, baseline: Metric, draws: Draws) -> Compar
     _check(system, baseline)
     if draws.sentences < FEWEST_FOR_P:
         return Comparison(None, f"no p below {FEWEST_FOR_P} sentences")
-    different = (system.statistics != baseline.statistics).any(1).sum()
-    if different < TESTS[test].fewest_different:
-        return Comparison(None, FEW_DIFFERENT)
+    if fewest := TESTS[test].fewest_different:
+        different = (system.statistics != baseline.statistics).any(1).sum()
+        scores = (draws.full.scores(metric) for metric in (system, baseline))
+        if different < fewest or np.array_equal(*scores):
+            return Comparison(None, FEW_DIFFERENT)
     return TESTS[test].run(system, baseline, draws)
 
 

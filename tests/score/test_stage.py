@@ -23,17 +23,15 @@ from nmtkit.errors import ConfigError, DataError
 from nmtkit.files import write_json
 from nmtkit.owned_files import SCORES
 from nmtkit.prep.stage import prep
-from nmtkit.records import load
 from nmtkit.run import Run
 from nmtkit.score import plain_files
 from nmtkit.score.budgets import unequal
 from nmtkit.score.metrics import METRICS, TOKENIZERS
 from nmtkit.score.options import ScoreOptions
 from nmtkit.score.resampling import FEW
-from nmtkit.score.result_tables import significance_table
-from nmtkit.score.significance import EQUAL_SCORES, FEW_DIFFERENT, TESTS
+from nmtkit.score.significance import FEW_DIFFERENT, TESTS
 from nmtkit.score.stage import score, score_files
-from nmtkit.score.stored_scores import Budget, Scores
+from nmtkit.score.stored_scores import Budget
 from nmtkit.score.translations import FORCED, unlike_searches
 from nmtkit.text.side import TextSide
 from tests.manifests import edit, read_json, write_best
@@ -775,33 +773,33 @@ def test_every_test_is_shown_under_its_name(fake_run, stdout):
         assert f"{TESTS[test].header}: {TESTS[test].name}" in out
     shown = [line.split() for line in out.splitlines() if line.startswith(("better ", "same "))]
     assert [line[:2] for line in shown[2:]] == [["better", "BLEU"], ["same", "BLEU"]]
-    # Equal outputs: Koehn's p is 1, that of sacreBLEU's bootstrap is as small as it can be, and it
-    # is said that this means nothing. Its randomization has none.
+    # Equal outputs: Koehn's p is 1. sacreBLEU's tests, whose p would be as small as it can be, have
+    # none.
     same = rows[len(DEFAULT)]
     p_values = [same[f"p_{test}"] for test in TESTS]
-    assert [p and float(p) for p in p_values] == [1.0, 1.0, 1 / 201, "", 1.0]
-    assert EQUAL_SCORES in out and EQUAL_SCORES not in read(fake.run, "test", "table.md")
-    assert FEW_DIFFERENT in out
-    scores = load(Scores, fake.run.path / "score" / "test" / "scores.json")
-    scores.systems[2].differences["bleu"] = scores.systems[1].differences["bleu"]
-    for metrics, same in ((["bleu"], False), (["chrf"], True)):
-        assert ("every resample" in str(significance_table(scores, metrics).notes)) is same
+    assert [p and float(p) for p in p_values] == [1.0, 1.0, "", "", 1.0]
+    assert FEW_DIFFERENT in out and FEW_DIFFERENT not in read(fake.run, "test", "table.md")
     header, _, better = read(fake.run, "test", "table.csv").split("\n")[:3]
     main = dict(zip(*csv.reader([header, better]), strict=True))
     assert float(main["p"]) == result["systems"][1]["tests"]["sign"]["bleu"]["p"]
     assert "Collins" in read(fake.run, "test", "table.md")
     fake.score(test="sacrebleu_bootstrap")
-    assert EQUAL_SCORES in read(fake.run, "test", "table.md")
+    assert FEW_DIFFERENT in read(fake.run, "test", "table.md")
 
 
-def test_equal_scores_of_different_outputs_have_a_note(fake_run):
+def test_equal_scores_of_different_outputs_have_no_p(fake_run):
     fake = fake_run(count=60)
     for name, words in (("base", 1), ("other", 2)):
         fake.add(name, 0)
         fake.translate(name, ["wrong " * words + str(line) for line in range(60)])
     fake.score(resamples=100, trials=100, test="sacrebleu_randomization")
-    table = read(fake.run, "test", "table.md")
-    assert EQUAL_SCORES in table
+    assert FEW_DIFFERENT in read(fake.run, "test", "table.md")
+    tests = result_of(fake.run)["systems"][1]["tests"]
+    p_values = {test: of_metrics["bleu"]["p"] for test, of_metrics in tests.items()}
+    assert p_values == dict.fromkeys(TESTS, 1.0) | {
+        "sacrebleu_bootstrap": None,
+        "sacrebleu_randomization": None,
+    }
 
 
 def test_the_page_and_the_help_name_every_metric_and_every_test():
