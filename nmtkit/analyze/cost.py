@@ -159,7 +159,7 @@ class Cost(PaperAnalysis[CostOptions, Costs]):
             "paper's values differ; steps per second have no difference"
         )
         remarks = [f"times relative to {result.facts.baseline}", remark]
-        return Measured(numbers, "", f"counted; speeds {how}", remarks)
+        return Measured(numbers, "", {"": f"counted; speeds {how}"}, remarks)
 
 
 def cells(result: Costs, name: str) -> list[Any]:

@@ -97,4 +97,4 @@ class Lengths(PaperAnalysis[LengthsOptions, LengthScores]):
         base, gains = papers.other_seeds(baseline, bleu), papers.gains_over(baseline, bleu)
         over = f"{', '.join(base)} (their mean)" if base[1:] else base[0]
         remark = f"gained over {over}, in each group"
-        return Measured(gains, set_name, result.signatures[set_name], [remark])
+        return Measured(gains, set_name, {"": result.signatures[set_name]}, [remark])

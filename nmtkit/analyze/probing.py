@@ -220,7 +220,7 @@ class Probing(PaperAnalysis[ProbingOptions, Probes]):
             numbers[system] = known
         probes, layer = self.options.probes or "demo", self.options.layer or "top"
         signature = f"{probes}, layer {layer}, standardised vectors, seed {SEED}"
-        return Measured(numbers, probes, signature)
+        return Measured(numbers, probes, {"": signature})
 
 
 def find_folder(run: Run, where: str) -> Path:

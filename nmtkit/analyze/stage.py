@@ -198,7 +198,7 @@ def measured(analysis: AnyAnalysis, study: Study) -> Finding:
     if not isinstance(analysis, PaperAnalysis) or printed is None:
         return finding
     ours = analysis.printed_too(result)
-    return finding.beside(papers.numbers_beside(printed, analysis.paper, ours, study.dataset))
+    return finding.beside(papers.beside(printed, analysis.paper, ours, study.dataset))
 
 
 def inputs_of(study: Study, analysis: AnyAnalysis) -> FindingInputs:

@@ -117,18 +117,18 @@ class Paper(Section):
 
 @dataclass(frozen=True)
 class Measured:
-    """Numbers of an analysis that a paper prints, too.
+    """Measured numbers that a paper prints, too.
 
     Attributes:
         numbers: by system and by the columns' keys.
         set_name: the test set or the probing files; "" if the numbers are of neither.
-        signature: how the numbers were measured.
+        signatures: how the numbers were measured, by score; those of an analysis under "".
         remarks: notes for the table of measured and printed numbers.
     """
 
     numbers: Numbers
     set_name: str
-    signature: str
+    signatures: Mapping[str, str]
     remarks: Sequence[str] = ()
 
 
@@ -218,51 +218,59 @@ def asked(path: str | Path, name: str | None, of: Kind = "score") -> Printed | N
     return Printed(paper.citation, paper.tables[name])
 
 
-def beside(paper: Printed, result: Scores, dataset: str) -> Table:
-    """Return paper, measured, difference and signature: one row a printed row and column of scores.
+def beside(paper: Printed, of: Kind, ours: Measured, dataset: str) -> Table:
+    """Return paper, measured, difference and signature: one row a printed row and column of a kind.
 
-    Only the columns of this test set are shown. If the paper has no such column, all are shown:
-    each measured number once, without a difference, since the corpora differ. The measured number
-    of a row is the mean of the systems with its name, with or without a seed's mark (-s1, -s2).
+    Only the columns of this corpus and test set are shown. If the paper has no such column, all are
+    shown: each measured number once, without a difference, since the corpora differ. The measured
+    number of a row is the mean of the systems with its name, with or without a seed's mark (-s1,
+    -s2).
 
     Args:
-        paper: the printed table.
-        result: of a test set.
+        paper: the printed table; of: the kind.
         dataset: the corpus of the run.
     """
-    of_scores = [column for column in paper.table.columns if column.kind == "score"]
-    same = [column for column in of_scores if (column.dataset, column.set) == (dataset, result.set)]
-    columns = same or of_scores
-    if same:
+    of_kind = [column for column in paper.table.columns if column.kind == of]
+    same = [c for c in of_kind if (c.dataset, c.set) == (dataset, ours.set_name)]
+    columns = same or of_kind
+    note = (
+        "difference: measured - paper, on the same corpus; a system's config.toml has its sizes and"
+        " updates"
+    )
+    if not same:
+        measured = f"{dataset} {ours.set_name}".strip()
         note = (
-            "difference: measured - paper, on the same test set; a system's config.toml "
-            "has its sizes and updates"
+            f"measured on {measured}, printed for {_corpora(of_kind) or 'an unnamed corpus'}: no"
+            " difference is shown, since the corpora differ"
         )
-    else:
-        note = (
-            f"measured on {dataset} {result.set}, printed for {_corpora(of_scores)}: no difference"
-            " is shown, since the corpora differ"
-        )
-    baseline = ", ".join(other_seeds(result.baseline, result.names))
     meanings = [
-        f"{column.name}: {METRICS[column.score].header}"
-        + (f", how much more than {baseline}" if column.gain else "")
+        f"{column.name}: {METRICS[column.score].header}" + " gained over the baseline" * column.gain
         for column in columns
+        if column.score
     ]
-    notes = [note, "measured: mean over the seeds; " + "; ".join(dict.fromkeys(meanings))]
-    signatures = {column.name: result.signatures.get(column.score, "") for column in columns}
-    before = f"{result.set}: "
-    return _compared(paper, columns, _scores(result), signatures, bool(same), notes, before)
+    notes = [note, *ours.remarks, *filter(None, ["; ".join(meanings)])]
+    if missing := [
+        column.group
+        for column in columns
+        if column.group and not any(column.key in values for values in ours.numbers.values())
+    ]:
+        notes.append(
+            f"no group {', '.join(missing)} among the measured ones: --buckets names the groups"
+            " (pr, dc, or borders)"
+        )
+    return _compared(paper, columns, ours, bool(same), notes)
 
 
-def _scores(result: Scores) -> dict[str, dict[str, float]]:
-    """Return system -> its scores by key, and its gains over the baseline."""
+def of_scores(result: Scores) -> Measured:
+    """Return the scores of a test set by system, and the gains over the baseline."""
     scores = {
         s.name: {key: score.value or 0.0 for key, score in s.scores.items()} for s in result.systems
     }
     for name, gains in gains_over(result.baseline, scores).items():
         scores[name] |= {gain_of(key): gain for key, gain in gains.items()}
-    return scores
+    baseline = ", ".join(other_seeds(result.baseline, result.names))
+    remark = f"measured: mean over the seeds; gains: how much more than {baseline}"
+    return Measured(scores, result.set, result.signatures, [remark])
 
 
 def gains_over(baseline: str, numbers: Numbers) -> dict[str, dict[str, float]]:
@@ -294,50 +302,19 @@ def _corpora(columns: Sequence[PaperColumn]) -> str:
     return ", ".join(dict.fromkeys(f"{column.dataset} {column.set}".strip() for column in columns))
 
 
-def numbers_beside(paper: Printed, of: Kind, ours: Measured, dataset: str) -> Table:
-    """Return the same table for the numbers of an analysis.
-
-    Args:
-        paper: a printed table, some of whose columns are of this kind.
-        ours: there is a difference if their set is the paper's.
-        dataset: the corpus of the run, which must be the paper's, too.
-    """
-    columns = [column for column in paper.table.columns if column.kind == of]
-    same = all((column.dataset, column.set) == (dataset, ours.set_name) for column in columns)
-    notes = ["difference: measured - paper"]
-    if not same:
-        theirs = _corpora(columns) or "a corpus that it does not name"
-        measured_on = f"{dataset} {ours.set_name}".strip()
-        notes = [f"measured on {measured_on}, printed of {theirs}: so there is no difference"]
-    if missing := [
-        column.group
-        for column in columns
-        if column.group and not any(column.key in values for values in ours.numbers.values())
-    ]:
-        notes.append(
-            f"no group {', '.join(missing)} among the measured ones: --buckets names the groups"
-            " (pr, dc, or borders)"
-        )
-    signatures = dict.fromkeys([column.name for column in columns], ours.signature)
-    return _compared(paper, columns, ours.numbers, signatures, same, [*notes, *ours.remarks])
-
-
 def _compared(
     paper: Printed,
     shown: Sequence[PaperColumn],
-    known: Numbers,
-    signatures: Mapping[str, str],
+    ours: Measured,
     same: bool,
     notes: Sequence[str],
-    before: str = "",
 ) -> Table:
     """Return the table of printed and measured numbers.
 
     Args:
         paper: the printed table; shown: those of its columns that are shown.
-        known: the measured numbers; signatures: how they were measured, by the columns' names.
-        same: True if they were measured on the paper's own corpus.
-        notes: between the citation and the paper's remarks; before: of the title.
+        same: True if the numbers were measured on the paper's own corpus.
+        notes: between the citation and the paper's remarks.
     """
     columns = [
         text_column("row", "paper's row"),
@@ -352,19 +329,19 @@ def _compared(
     ]
     rows = []
     for row in paper.table.rows:
-        systems = [known[name] for name in _of_row(row.system, known)]
+        systems = [ours.numbers[name] for name in _of_row(row.system, ours.numbers)]
         keys = set()
         for column in shown:
             if column.name in row.numbers:
                 # On another corpus a number stands once, not beside each of the paper's.
                 hidden = column.key in keys and not same
-                signature = signatures[column.name]
+                signature = ours.signatures.get(column.score, "")
                 rows.append(_cells(row, column, systems, hidden, same, signature))
                 keys.add(column.key)
     if all(row[4] is None for row in rows):  # no spread is printed
         columns, rows = columns[:4] + columns[5:], [row[:4] + row[5:] for row in rows]
     printed = paper.table
-    title = f"{before}{printed.title}, printed and measured"
+    title = f"{ours.set_name}: " * bool(ours.set_name) + f"{printed.title}, printed and measured"
     if not same:
         title += " (another corpus than the paper's)"
     citation = f"paper: {paper.citation}; {printed.metric}"

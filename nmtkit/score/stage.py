@@ -287,7 +287,9 @@ class ScoredSet:
         """
         numbers = None
         if printed:
-            table = paper.beside(printed, result, self.run.manifest().dataset)
+            table = paper.beside(
+                printed, "score", paper.of_scores(result), self.run.manifest().dataset
+            )
             table.write(self.folder, "paper")
             numbers = StoredTable.model_validate(table.as_json())
         elif self.stored and self._of_the_same_texts(self.stored):

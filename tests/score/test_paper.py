@@ -82,7 +82,7 @@ def rows(table):
 
 
 def test_the_column_of_the_same_test_set_is_compared(file):
-    found = paper.beside(paper.asked(file, "one"), RESULT, "toy-ende")
+    found = paper.beside(paper.asked(file, "one"), "score", paper.of_scores(RESULT), "toy-ende")
     assert rows(found) == [
         ["Base", "base", "En-De", 27.5, 2, 26.5, -1.0, "nrefs:1|tok:none"],
         ["Base + New", "base-new", "Δ", 0.5, 1, 2.0, 1.5, "nrefs:1|tok:none"],
@@ -92,7 +92,7 @@ def test_the_column_of_the_same_test_set_is_compared(file):
     assert "paper_spread" not in found.csv() and "another corpus" not in found.title
     for shown in ("tok. BLEU", "Somebody 2020", "read with care"):
         assert shown in found.markdown()
-    spread = paper.beside(paper.asked(file, "one"), RESULT, "toy-deen")
+    spread = paper.beside(paper.asked(file, "one"), "score", paper.of_scores(RESULT), "toy-deen")
     assert [
         (row["paper"], row["paper_spread"], row["measured"], row["difference"])
         for row in spread.as_json()["rows"]
@@ -118,7 +118,7 @@ def test_an_unknown_name_is_answered_with_those_that_exist():
 @pytest.mark.parametrize(("dataset", "name"), [("toy-deen2", "news"), ("toy-ende", "olds")])
 def test_of_another_corpus_there_is_no_difference_and_it_is_said(dataset, name, file):
     result = RESULT.model_copy(update={"set": name})
-    found = paper.beside(paper.asked(file, "one"), result, dataset)
+    found = paper.beside(paper.asked(file, "one"), "score", paper.of_scores(result), dataset)
     assert [(row[0], row[2], row[5], row[6]) for row in rows(found)] == [
         *(("Base", "En-De", 26.5, None), ("Base", "De-En", 31.5, None)),
         *(
@@ -129,7 +129,9 @@ def test_of_another_corpus_there_is_no_difference_and_it_is_said(dataset, name, 
     ]
     assert "another corpus than the paper's" in found.title
     columns = [{"name": n, "score": "bleu"} for n in "ab"]
-    found_twice = paper.beside(printed(columns, TWICE, ELSEWHERE), result, dataset)
+    found_twice = paper.beside(
+        printed(columns, TWICE, ELSEWHERE), "score", paper.of_scores(result), dataset
+    )
     assert [(row[1], row[2], row[5]) for row in rows(found_twice)] == [
         *(("base", "a", 31.5), ("base", "b", None), ("not in this comparison", "a", None)),
     ]
@@ -242,24 +244,24 @@ def test_numbers_of_an_analysis(file):
         "base-s2": {"parameters": 63.0},
         "other": {"parameters": 1.0},
     }
-    ours = paper.Measured(known, "", "counted", ["by hand"])
-    same = paper.numbers_beside(told, "cost", ours, "toy-ende")
+    ours = paper.Measured(known, "", {"": "counted"}, ["by hand"])
+    same = paper.beside(told, "cost", ours, "toy-ende")
     assert rows(same) == [
         ["Base", "base", "size", 60.0, 2, 62.0, 2.0, "counted"],
         ["Base + New", "not in this comparison", "size", 70.0, None, None, None, None],
     ]
     assert "by hand" in same.notes and "another corpus" not in same.title
-    unmeasured = paper.numbers_beside(told, "cost", replace(ours, numbers={"base": {}}), "toy-ende")
+    unmeasured = paper.beside(told, "cost", replace(ours, numbers={"base": {}}), "toy-ende")
     assert rows(unmeasured)[0][1] == "not measured"
-    elsewhere = paper.numbers_beside(told, "cost", ours, "mine")
+    elsewhere = paper.beside(told, "cost", ours, "mine")
     assert [row[6] for row in rows(elsewhere)] == [
         None,
         None,
-    ] and "measured on mine, printed of toy-ende" in "\n".join(elsewhere.notes)
+    ] and "measured on mine, printed for toy-ende" in "\n".join(elsewhere.notes)
     speeds = {"name": "steps/s", "cost": paper.OF_MACHINES}
     base = {"printed": "Base", "system": "base", "numbers": {"steps/s": 3.66}}
-    ours = paper.Measured({"base": {paper.OF_MACHINES: 1.5}}, "", "here")
-    table = paper.numbers_beside(printed([speeds], base), "cost", ours, "")
+    ours = paper.Measured({"base": {paper.OF_MACHINES: 1.5}}, "", {"": "here"})
+    table = paper.beside(printed([speeds], base), "cost", ours, "")
     (row,) = rows(table)
     assert (row[3], row[5], row[6]) == (3.66, 1.5, None)
 
@@ -293,7 +295,7 @@ def test_gains_are_over_the_mean_of_the_baselines_seeds():
         result = Scores.model_construct(
             set="", baseline=baseline, signatures={"bleu": "s"}, systems=systems
         )
-        found = paper.beside(told, result, "")
+        found = paper.beside(told, "score", paper.of_scores(result), "")
         assert [(row[2], row[5], row[6]) for row in rows(found)] == [
             ("BLEU", 29.0, 0.0),
             ("Δ", 1.0, pytest.approx(0.11)),
