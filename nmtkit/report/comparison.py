@@ -5,13 +5,11 @@ and the same in sentences.
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
-
 from nmtkit.errors import counted
-from nmtkit.report.contents import Contents, Remark, TrainedSystem
+from nmtkit.report.contents import Contents, Remark
 from nmtkit.score import result_tables
 from nmtkit.score.budgets import budget, unequal
 from nmtkit.score.metrics import header
@@ -27,14 +25,13 @@ READING = (
     f"A system is called better or worse if its difference Δ is not 0 and p < {LEVEL:g} (over "
     "several training seeds: p after Holm's correction), and only perhaps so if the 95% interval "
     "of Δ contains 0. Tied parameters count once. Minutes count updates only. Times "
-    "(×) are relative to the baseline: measured ones come from nmtkit analyze cost "
-    "--measure, which alternates the systems (its finding has their intervals); "
-    "logged ones are processor time of updates on a CPU, and otherwise clock time "
-    "of machines that may have done other work, and only given if the baseline was trained "
-    "with the same processor and number type."
+    "(×) are relative to the baseline, and come from nmtkit analyze cost: with --measure it "
+    "alternates the systems; without it times are from the logs."
 )
 SHOWN = {"system", "bleu", "delta", "p", "chrf"}
 """The columns of the scores that stand in the comparison, besides metrics that are asked for."""
+TIMES = {"train_time_ratio": "update", "decode_time_ratio": "search"}
+"""The columns of the finding of `analyze cost` that stand there, too."""
 
 
 def tables(contents: Contents, set_name: str) -> list[Table]:
@@ -122,7 +119,7 @@ def cost_table(contents: Contents, set_name: str) -> Table:
     """Return one row a system: parameters, and the cost of training and decoding."""
     result = contents.scores[set_name]
     trained = {system.name: system for system in contents.systems}
-    time_columns, times = _times(contents, set_name)
+    time_columns, times = _times(contents, result)
     columns = [
         text_column("system"),
         Column("seed", "seed"),
@@ -138,65 +135,23 @@ def cost_table(contents: Contents, set_name: str) -> Table:
             updates, parameters = system.curves.last or None, system.parameters
             minutes = updates and system.curves.at(updates, "minutes")
             training = [system.seed, parameters and parameters / 1e6, updates, minutes]
-        rows.append([name, *training, *times.get(name, [None, None])])
+        rows.append([name, *training, *times.get(name, [None] * len(time_columns))])
     return Table("cost", f"{result.set}: size and cost", columns, rows)
 
 
-def _times(contents: Contents, set_name: str) -> tuple[list[Column], dict[str, list[float | None]]]:
-    """Return the columns of the times of an update and of a search, and their cells by system."""
-    result = contents.scores[set_name]
-    if measured := _measured(contents, result):
-        measured_on = contents.findings["cost"].finding.facts.get("set")
-        return [
-            Column("update_ratio", "update, × (measured)"),
-            Column("decoding", f"search, × (measured on {measured_on})"),
-        ], {
-            name: [times.train_ratio.value, times.decode_ratio.value]
-            for name, times in measured.items()
-        }
-    speeds = {system.name: _speed(system) for system in contents.systems}
-    machine, base = speeds.get(result.baseline, (None, None))
-    cells = {}
-    for name in result.names:
-        own_machine, speed = speeds.get(name, (None, None))
-        ratio = base / speed if speed and base and own_machine == machine else None
-        meta = contents.translations[set_name].get(name)
-        cells[name] = [ratio, meta.speed.tokens_per_second if meta and meta.speed else None]
-    return [
-        Column("update_ratio", "update, × (logged)"),
-        Column("decoding", "search, tokens/s (logged)", decimals=0),
-    ], cells
-
-
-@dataclass(frozen=True)
-class MeasuredTimes:
-    """The times of an update and of a search, as `analyze cost --measure` took them."""
-
-    train_ratio: Estimate
-    decode_ratio: Estimate
-
-
-def _measured(contents: Contents, result: Scores) -> dict[str, MeasuredTimes]:
-    """Return the measured times by system; nothing if they are of another baseline than the
-    scores', or out of date.
+def _times(contents: Contents, result: Scores) -> tuple[list[Column], dict[str, list[Any]]]:
+    """Return the columns of the times that `analyze cost` found, and their cells by system; nothing
+    if they are of another baseline than the scores', or out of date.
     """
     cost = contents.findings.get("cost")
     if cost is None or cost.outdated or cost.finding.facts.get("baseline") != result.baseline:
-        return {}
-    try:
-        return TypeAdapter(dict[str, MeasuredTimes]).validate_python(cost.finding.facts["measured"])
-    except (KeyError, ValidationError):
-        return {}
-
-
-def _speed(system: TrainedSystem) -> tuple[list[Any], float | None]:
-    """Return what trained a system (the name of the processor and the number type), and its updates
-    a second.
-    """
-    device, *machine = (
-        system.settings.get(f"hardware.{key}") for key in ("device", "name", "precision")
-    )
-    return machine, system.curves.speed(device == "cpu")[1]
+        return [], {}
+    how = "measured" if cost.finding.facts.get("measured") else "logged"
+    headers = {key: f"{header}, × ({how})" for key, header in TIMES.items()}
+    table = cost.finding.table
+    times = [i for i, column in enumerate(table.columns) if column.key in TIMES]
+    columns = [replace(c, header=headers[c.key]) for c in table.only(times).columns]
+    return columns, {row[0]: [row[i] for i in times] for row in table.rows}
 
 
 def verdicts(result: Scores) -> list[str]:

@@ -75,11 +75,19 @@ class ReportedRun(FakeRun):
         write(self.run.path / "systems" / system / "metrics.jsonl", lines)
 
     def finding(
-        self, name, title, figure=FIGURE, rows=3, made_from=None, facts=None, attachments=None
+        self,
+        name,
+        title,
+        figure=FIGURE,
+        rows=3,
+        made_from=None,
+        facts=None,
+        attachments=None,
+        table=None,
     ):
         columns = [text_column("system"), Column("value", "value", interval=True)]
         values = [[f"s{i}", Estimate(float(i), i - 0.5, i + 0.5)] for i in range(rows)]
-        table = Table(name, f"The table of {name}", columns, values, ["a note"])
+        table = table or Table(name, f"The table of {name}", columns, values, ["a note"])
         facts = facts or {"seed": 1}
         found = Finding(table, f"How {name} is read.", figure, facts=facts, name=name, title=title)
         found.attachments.update(attachments or {})
