@@ -101,28 +101,27 @@ def translated_systems(
     Raises: DataError if one of them is not translated, ConfigError if it does not exist.
     """
     set_name = text_set.name
-    wanted = [*systems, *([against] if against else [])]
-    translated, folders = _folders(run, set_name), up_to_date(run, set_name)
-    untranslated = [name for name in among or run.system_names() if name not in translated]
-    folders = {name: folders[name] for name in among or folders if name in folders}
-    for name, folder in translated.items():
-        if name in folders or (among and name not in among):
-            continue
-        message = f"the translation by '{name}' is of an earlier {set_name} set"
-        command = translate_command(name, set_name) + run.needed_option
-        if name in wanted:
-            raise DataError(message, where=folder, hint=f"translate again: {command}")
-        if not systems:
-            console.warn(f"{set_name}: {message} and left out ({command})")
-    for name in wanted:
-        if name in untranslated:
-            raise DataError(
-                f"'{name}' has no translation of {set_name}",
-                where=run.system(name).path,
-                hint=translate_command(name, set_name) + run.needed_option,
-            )
+    translated, current = _folders(run, set_name), up_to_date(run, set_name)
+    folders = {name: current[name] for name in among or current if name in current}
+    lacking = {
+        name: f"the translation by '{name}' is of an earlier {set_name} set"
+        if name in translated
+        else f"'{name}' has no translation of {set_name}"
+        for name in among or dict.fromkeys([*translated, *run.system_names()])
+        if name not in current
+    }
+
+    def again(name: str) -> str:
+        return translate_command(name, set_name) + run.needed_option
+
+    for name in [*systems, *([against] if against else [])]:
+        if name in lacking:
+            raise DataError(lacking[name], where=run.system(name).path, hint=again(name))
         message, where = f"this run has no system '{name}'", run.path / "systems"
-        check_known(name, {*folders, *untranslated}, message, where, run.train_first)
+        check_known(name, {*folders, *lacking}, message, where, run.train_first)
+    if not systems:
+        for name, reason in lacking.items():
+            console.warn(f"{set_name}: {reason}, and left out ({again(name)})")
     if not folders:
         hint = f"nmtkit translate --on {set_name}"
         who = f"none of {', '.join(among)}" if among else "no system of this run"
@@ -130,12 +129,8 @@ def translated_systems(
     if systems:
         shown = {*systems, against or next(iter(folders))}
         folders = {name: folder for name, folder in folders.items() if name in shown}
-    else:
-        for name in untranslated:
-            hint = translate_command(name, set_name) + run.needed_option
-            console.say(f"{set_name}: '{name}' is left out, it has no translation yet ({hint})")
     for name, remark in older_checkpoints(run, set_name, folders).items():
-        console.warn(f"{remark} ({translate_command(name, set_name)}{run.needed_option})")
+        console.warn(f"{remark} ({again(name)})")
     if unlike := unlike_searches(set_name, folders):
         commands = (command + run.needed_option for command in unlike.commands)
         console.warn(f"{unlike.text}; alike after: {', then '.join(commands)}")

@@ -832,7 +832,7 @@ def test_a_translation_of_another_text_is_never_scored(fake, stderr):
     fake.score()
     said = stderr()
     for name, systems in (("earlier", "earlier"), ("ensemble-a+b", "a --system b --ensemble")):
-        message = f"the translation by '{name}' is of an earlier test set and left out"
+        message = f"the translation by '{name}' is of an earlier test set, and left out"
         assert f"{message} (nmtkit translate --system {systems} --on" in said
     assert [s["name"] for s in result_of(fake.run)["systems"]] == ["today"]
     for named in ({"systems": ["earlier"]}, {"against": "earlier"}):
