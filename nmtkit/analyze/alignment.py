@@ -4,7 +4,6 @@ agrees with gold word alignments.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
@@ -45,14 +44,12 @@ class Drawn:
     """One attention of one system on the sentence pair that is drawn.
 
     Attributes:
-        distances: from the context of each query to those of the other queries, if known.
         writes: True if each query is a step that writes a target token.
     """
 
     system: str
     attention: str
     weights: Heat
-    distances: Sequence[float | None]
     writes: bool
 
 
@@ -176,12 +173,7 @@ class Alignment(Analysis[AlignmentOptions, Aligned]):
             _tokens(batch, side, count, writes, vocabularies)
             for side, count in zip(sites[site], (len(matrix), len(matrix[0])), strict=True)
         )
-        contexts = recorded["decoder"].get(site + context_spread.ENDING)
-        distances: list[float | None] = [None] * len(matrix)
-        if writes and contexts is not None and batch.tgt_lengths is not None:
-            values = context_spread.distances(contexts, batch.tgt_lengths)[0].tolist()
-            distances = [None if math.isnan(value) else value for value in values]
-        return Drawn(name, site, Heat(matrix, rows, columns), distances, writes)
+        return Drawn(name, site, Heat(matrix, rows, columns), writes)
 
     def _agreement(
         self, study: Study, name: str, model: Model, sites: Sites, gold: GoldSet
@@ -278,24 +270,18 @@ def _strongest_table(drawn: Sequence[Drawn], where: str, head: str) -> Table:
     rows = []
     for attention in drawn:
         about, weights = (attention.system, attention.attention), attention.weights
-        queries = zip(weights.rows, weights.values, attention.distances, strict=True)
-        for number, (token, values, distance) in enumerate(queries, 1):
+        for number, (token, values) in enumerate(zip(weights.rows, weights.values, strict=True), 1):
             key, weight = max(zip(weights.columns, values, strict=True), key=itemgetter(1))
-            rows.append([*about, number, token, key, weight, distance])
+            rows.append([*about, number, token, key, weight])
     columns = [
         *text_columns("system", "attention"),
         Column("position", "position"),
         *text_columns("query"),
         text_column("key", "attends most to"),
         Column("weight", "weight", decimals=3),
-        Column("context_distance", "context from others", decimals=3),
     ]
     notes = [
-        "the query is the target token that the step writes; the target is the reference",
-        (
-            "context from others: mean Euclidean distance from this step's context vector "
-            "(all heads) to those of the other steps, divided by the vectors' mean length"
-        ),
+        "the query is the target token that the step writes; the target is the reference"
     ] * any(attention.writes for attention in drawn)
     title = f"Strongest weight of each query, {head} ({where})"
     return Table("alignment", title, columns, rows, notes)

@@ -12,8 +12,7 @@ from nmtkit.arrays import Array
 from nmtkit.score.resampling import FEWEST_FOR_P, Resampling, few_note, mean
 from nmtkit.score.significance import binomial, signs
 from nmtkit.score.translations import bleu_of
-from nmtkit.tables import figures
-from nmtkit.tables.table import Column, Estimate, Rows, Table, interval_column, text_column
+from nmtkit.tables.table import Column, Rows, Table, interval_column, text_column
 
 
 @dataclass(frozen=True)
@@ -87,7 +86,6 @@ class Examples(Analysis[SentenceOptions, Example]):
                 "is ahead, and whether that could be chance (sign test). Sentence BLEU is "
                 "rough; corpus BLEU, which `nmtkit score` tests, is not its mean."
             ),
-            figure=_figure(rows),
             bars="\n".join(f"{label:>{width}}  {text}" for label, text in result.texts),
             facts={
                 "set": result.set_name,
@@ -119,13 +117,3 @@ def _compared(gains: Array, is_baseline: bool) -> list[float | None]:
     ahead, behind = signs(gains)
     p = binomial(ahead, behind) if len(gains) >= FEWEST_FOR_P else None
     return [100 * ahead / len(gains), 100 * behind / len(gains), p]
-
-
-def _figure(rows: Rows) -> str | None:
-    """Draw how often each system is ahead of the baseline and behind it."""
-    base, *others = rows
-    if not others:
-        return None
-    counts = {key: [Estimate(row[i]) for row in others] for i, key in ((3, "ahead"), (4, "behind"))}
-    names, axes = [row[0] for row in others], (f"against {base[0]}", "% of the sentences")
-    return figures.grouped_bars(names, counts, *axes, upright=True)

@@ -27,26 +27,19 @@ def even_weights(weights: Tensor, src_lengths: Tensor) -> Tensor:
     return even.view(len(even), *[1] * (weights.dim() - 2), -1).expand_as(weights)
 
 
-def distances(contexts: Tensor, lengths: Tensor) -> Tensor:
-    """Return the mean distance of each step's context to the contexts of its sentence's other
-    steps.
-
-    It is divided by the mean length of the sentence's contexts.
+def spread(contexts: Tensor, lengths: Tensor) -> Tensor:
+    """Return the mean distance between the contexts of each sentence's steps, divided by the mean
+    length of these contexts.
 
     Args:
         contexts: (B, T, C).
         lengths: real steps of each sentence (B).
-    Returns: (B, T) in float64; NaN behind the end, in a sentence of one step, for empty contexts.
+    Returns: (B) in float64; NaN for a sentence of one step, and for empty contexts.
     """
     contexts = contexts.double()
     real = real_positions(lengths, contexts.size(1))
     pairs = torch.cdist(contexts, contexts, compute_mode="donot_use_mm_for_euclid_dist")
     sums = pairs.masked_fill(~real.unsqueeze(1), 0).sum(-1)
     length = (contexts.norm(dim=-1) * real).sum(-1) / lengths
-    relative: Tensor = sums / (lengths - 1)[:, None] / length[:, None]
-    return relative.masked_fill(~real | ~relative.isfinite(), torch.nan)
-
-
-def spread(contexts: Tensor, lengths: Tensor) -> Tensor:
-    """Return the mean of `distances` over the steps of each sentence: (B)."""
-    return distances(contexts, lengths).nanmean(-1)
+    relative = sums / (lengths - 1)[:, None] / length[:, None]
+    return relative.masked_fill(~real | ~relative.isfinite(), torch.nan).nanmean(-1)

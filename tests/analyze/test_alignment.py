@@ -227,9 +227,6 @@ def test_a_sentence_of_a_set_as_figure_and_text(analysed, stdout):
     assert [row["weight"] for row in steps] == pytest.approx(weights.amax(1).tolist(), rel=1e-5)
     assert "base, decoder.2.cross" in analysed.text("alignment")
     assert "head 2" in stdout()
-    (distances,) = context_spread.distances(seen["decoder.2.cross_context"], batch.tgt_lengths)
-    each = [row["context_distance"] for row in steps]
-    assert each == pytest.approx(distances.tolist(), rel=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -247,9 +244,7 @@ def test_any_attention_of_any_variant_by_its_name(analysed, variant, settings, s
     steps = table["rows"]
     # Only the last of these attentions has a query for each token that is written.
     assert bool(table["notes"]) is (variant == "rnnsearch")
-    # The others do not read the source itself.
-    wanted = {(site, variant != "rnnsearch")}
-    assert {(row["attention"], row["context_distance"] is None) for row in steps} == wanted
+    assert {row["attention"] for row in steps} == {site}
     _, rows, weights = stored_weights(analysed, f"own.{site}")
     assert weights.sum(1).tolist() == pytest.approx([1] * len(rows), rel=1e-5)
 
