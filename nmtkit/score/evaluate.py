@@ -105,20 +105,15 @@ def asked_metrics(options: ScoreOptions) -> list[str]:
 
 
 def _columns(outputs: Sequence[Output], task: Task) -> list[str]:
-    """Return the keys of all metrics, in the order of the columns; one that is too slow for these
-    texts is left out with a warning.
+    """Return the keys of all metrics, in the order of the columns; one that makes no sense here, or
+    is too slow for these texts, is left out with a remark.
 
     Raises: ConfigError if a metric that is asked for makes no sense here.
     """
     asked, scorer = asked_metrics(task.options), task.scorer
     texts = [output.lines for output in outputs]
     if "bleu" not in asked:
-        keys = scorer.keys
-        for key in scorer.keys:
-            if reason := scorer.lacks(key, texts):
-                console.warn(f"{task.texts.name}: {METRICS[key].header} is left out: {reason}")
-                keys.remove(key)
-        return [*keys, *asked]
+        return [*scorer.columns(texts), *asked]
     for key in asked:
         if key in METRICS and (reason := scorer.lacks(key, texts)):
             raise ConfigError(
@@ -136,8 +131,8 @@ def measure(outputs: Sequence[Output], task: Task) -> SystemMetrics:
     """
     scorer, metrics = task.scorer, SystemMetrics()
     external, keys = external_metrics(task.options), _columns(outputs, task)
-    if scorer.remark:
-        console.say(scorer.remark)
+    for remark in scorer.remarks:
+        console.say(f"{task.texts.name}: {remark}")
     with console.progress(f"scoring {task.texts.name}", len(outputs) * len(keys)) as advance:
         for output in outputs:
             metrics[output.name] = {}
@@ -192,8 +187,7 @@ def evaluate(metrics: SystemMetrics, task: Task) -> Scores:
         version=nmtkit.__version__,
         commit=code_commit(),
         remarks=[
-            *([scorer.remark] if scorer.remark else []),
-            *_left_out(metrics[baseline], task),
+            *scorer.remarks,
             *unequal(task.budgets, task.seed_groups),
             *task.remarks,
         ],
@@ -202,18 +196,6 @@ def evaluate(metrics: SystemMetrics, task: Task) -> Scores:
         by_length=_by_length(metrics, task, draws),
         asked=asked_metrics(options),
     )
-
-
-def _left_out(measured: Mapping[str, Metric], task: Task) -> list[str]:
-    """Return a remark on each metric that was left out because a line is too long for it."""
-    if "bleu" in asked_metrics(task.options):
-        return []
-    return [
-        f"{METRICS[key].header} is left out: a line has more than {METRICS[key].most_words:,}"
-        f" {task.scorer.unit}"
-        for key in task.scorer.keys
-        if key not in measured
-    ]
 
 
 def _system(name: str, metrics: SystemMetrics, baseline: str, draws: Draws) -> SystemScores:

@@ -157,27 +157,21 @@ def own_tokenizer(lang: str) -> str:
     return TOKENIZERS.get(re.split("[-_]", lang.lower())[0], WESTERN)
 
 
-def tokenizer_for(lang: str, tokenized: bool = False, cut: bool = False) -> tuple[str, str | None]:
+def tokenizer_for(lang: str, tokenized: bool = False) -> tuple[str, str | None]:
     """Return sacreBLEU's tokenizer for a target language, and a remark if it is not the default.
 
     Args:
         lang: as of `own_tokenizer` ("zh-TW", "zh_Hans").
         tokenized: the text is tokenized already, so its words end at spaces.
-        cut: text in a language without spaces is cut into words.
     """
     if tokenized:
         return "none", (
             "BLEU of the tokens as they are (tok:none): compare it only with BLEU of the same"
-            " tokenization; NIST BLEU is left out"
+            " tokenization"
         )
     name = own_tokenizer(lang)
     if name == WESTERN:
         return name, None
-    without = "; NIST BLEU, which needs tokenizer 13a, is left out"
-    if name == "char" and not cut:
-        without += ", and so is TER, whose words end at spaces"
-    elif usual_tokenizer(lang) != "moses" and name != "char":
-        without += "; TER of single Chinese and Japanese characters (norm:yes, asian:yes)"
     try:
         BLEU(tokenize=name)
     except (RuntimeError, ImportError) as error:
@@ -185,8 +179,8 @@ def tokenizer_for(lang: str, tokenized: bool = False, cut: bool = False) -> tupl
             f"BLEU of '{lang}' by characters (tok:char): sacreBLEU's tokenizer {name} is not"
             f" installed: pip install 'sacrebleu[{name[:2]}]'"
         )
-        return "char", missing + f" ({str(error).strip().splitlines()[0]})" + without
-    return name, f"BLEU of '{lang}' with sacreBLEU's tokenizer {name}, not 13a" + without
+        return "char", missing + f" ({str(error).strip().splitlines()[0]})"
+    return name, f"BLEU of '{lang}' with sacreBLEU's tokenizer {name}, not 13a"
 
 
 class Scorer:
@@ -213,25 +207,32 @@ class Scorer:
         self.refs = refs
         self.lang = lang
         self.lowercase = lowercase
-        self.tokenization: str = side.tokenization if side else "none"
+        self.side = side
         self.tokenized_refs: list[list[str]] = []
         if side:
             self.tokenized_refs = [[side.cased(line) for line in ref] for ref in refs]
         self._cut = own_tokenizer(lang) == "char" and has_words(refs)
-        self.tokenizer, self.remark = tokenizer_for(lang, tokenized, self._cut)
+        self.tokenizer, remark = tokenizer_for(lang, tokenized)
+        self.remarks = [remark] if remark else []
         self.spaced = tokenized or usual_tokenizer(lang) == "moses"
         self.unit = "words" if self.spaced else "characters"  # of the length of a line
         if self.tokenized_refs and not self.spaced and not has_words(self.tokenized_refs):
             self.tokenized_refs = []
-            self.remark = (
-                f"{self.remark}; tokenised BLEU is left out: the references are not cut into words"
-            )
         self._counters: dict[str, Any] = {}
 
-    @property
-    def keys(self) -> list[str]:
-        """The keys of METRICS that are columns by default, and make sense here."""
-        return [k for k, kind in METRICS.items() if not kind.on_request and not self.lacks(k)]
+    def columns(self, outputs: Sequence[Sequence[str]] = ()) -> list[str]:
+        """Return the keys of METRICS that are columns by default. One that makes no sense here,
+        or is too slow for these outputs, is left out with a remark.
+        """
+        keys = []
+        for key, kind in METRICS.items():
+            if kind.on_request or (kind.of_tokens and self.side is None):
+                continue
+            if reason := self.lacks(key, outputs):
+                self.remarks.append(f"{kind.header} is left out: {reason}")
+            else:
+                keys.append(key)
+        return keys
 
     def lacks(self, key: str, outputs: Iterable[Sequence[str]] = ()) -> str | None:
         """Return why a metric makes no sense here; None if it does. Metrics of tokens need tokens,
@@ -240,7 +241,7 @@ class Scorer:
         """
         kind = METRICS[key]
         if kind.of_tokens and not self.tokenized_refs:
-            return "the references are not tokenized"
+            return "the references are not cut into words"
         if kind.western and self.tokenizer != WESTERN:
             return f"it needs sacreBLEU's tokenizer {WESTERN}, and this text has {self.tokenizer}"
         if key == "ter" and not self.spaced and self.tokenizer == "char" and not self._cut:
@@ -342,7 +343,11 @@ METRICS: dict[str, Kind] = {
     "tokenized_bleu": Kind(
         "tok. BLEU",
         "tokenised BLEU (multi-bleu.perl)",
-        lambda scorer: multi_bleu(scorer.tokenized_refs, scorer.lowercase, scorer.tokenization),
+        lambda scorer: multi_bleu(
+            scorer.tokenized_refs,
+            scorer.lowercase,
+            scorer.side.tokenization if scorer.side else "none",
+        ),
         formulas.multi_bleu,
         formulas.sentence_multi_bleu,
         of_tokens=True,

@@ -123,7 +123,7 @@ def test_a_perfect_system_scores_100_on_plain_text(text, tmp_path, src, tgt, tok
     assert changed == ([] if tgt == "zh" else [(odd, ODD[1].replace("  ", " "))])
     perfect = texts if tgt == "zh" else references
     scorer = scorer_of(run, "test", side)
-    for key in scorer.keys:
+    for key in scorer.columns():
         words = [side.cased(line) for line in perfect]
         metric = scorer.score(key, words if key == "tokenized_bleu" else perfect)
         assert round(metric.value, 6) == (0 if key == "ter" else 100)
