@@ -187,7 +187,6 @@ class Agreement(Analysis[AgreementOptions, AgreementResult]):
             facts={
                 "pairs": result.where,
                 "items": len(result.items),
-                "context": self.options.context,
                 "undecided_by_the_source": contrastive.undecidable(result.items),
                 "unknown_subwords": {
                     name: [round(share, 4) for share in reading.unknown]

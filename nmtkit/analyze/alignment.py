@@ -223,12 +223,7 @@ class Alignment(Analysis[AlignmentOptions, Aligned]):
             ),
             figure=figures.heat_map(heats, "read", "written"),
             bars="\n\n".join(bars),
-            facts={
-                "sentences": result.sentences,
-                "line": options.sentence,
-                "layer": options.layer or "all",
-                "head": options.head or "mean",
-            },
+            facts={"sentences": result.sentences},
             attachments={
                 f"weights.{drawn.system}.{drawn.attention}.csv": _csv(drawn.weights)
                 for drawn in result.drawn

@@ -86,7 +86,7 @@ class Finding:
         text: how to read the numbers.
         figure: SVG; None without matplotlib, or if there is nothing to draw.
         bars: a heat map, or example sentences, as plain text for a terminal.
-        facts: settings, seeds and everything else that is needed to repeat a number.
+        facts: seeds and what else is needed to repeat a number, beside the options.
         attachments: more files: name -> text.
         paper: a paper's numbers beside the measured numbers.
         name, title: of the analysis; the runner fills them in.

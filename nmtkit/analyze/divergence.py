@@ -198,13 +198,7 @@ class Divergence(Analysis[Options, Divergences]):
                 "systems inside one column only."
             ),
             figure=figures.curves([Panel("layer", f"dv ({SHOWN})", curves)]),
-            facts={
-                "set": result.set_name,
-                "sentences": result.sentences,
-                "modes": list(REDUCTIONS),
-                "shown": SHOWN,
-                "logarithm": "natural",
-            },
+            facts={"set": result.set_name, "sentences": result.sentences},
         )
 
 

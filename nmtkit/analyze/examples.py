@@ -89,10 +89,8 @@ class Examples(Analysis[SentenceOptions, Example]):
             bars="\n".join(f"{label:>{width}}  {text}" for label, text in result.texts),
             facts={
                 "set": result.set_name,
-                "line": line,
                 "resamples": RESAMPLES,
                 "seed": SEED,
-                "signature": result.signature,
             },
         )
 

@@ -294,7 +294,6 @@ class Gates(Analysis[GatesOptions, GateMeans]):
                 "seed": SEED,
                 "resamples": RESAMPLES,
                 "gates": result.gates,
-                "tags": self._tag_files(),
             },
             attachments=attachments,
         )

@@ -176,8 +176,6 @@ class Importance(Analysis[ImportanceOptions, Importances]):
                 "set": result.set_name,
                 "sentences": result.sentences,
                 "of": result.set_size,
-                "removal": removal,
-                "logarithm": "base 2",
                 "seed": SEED,
                 "resamples": RESAMPLES,
                 "attentions": {name: system.site for name, system in systems.items()},

@@ -78,7 +78,6 @@ class Lengths(PaperAnalysis[LengthsOptions, LengthScores]):
             ),
             figure=lengths.figure(scores, "subwords", first),
             facts={
-                "buckets": self.options.buckets,
                 "resamples": RESAMPLES,
                 "seed": SEED,
                 "signatures": result.signatures,

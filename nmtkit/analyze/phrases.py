@@ -165,8 +165,6 @@ class Phrases(Analysis[PhrasesOptions, PhrasesResult]):
                 "expressions": result.list_name,
                 "listed": len(result.listed),
                 "names": len({expression.name for expression in result.listed}),
-                "match_case": self.options.match_case,
-                "text": "detokenised, cut at the boundaries of words",
                 "resamples": RESAMPLES,
                 "seed": SEED,
                 "sets": [in_set.name for in_set in result.sets],

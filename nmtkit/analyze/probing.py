@@ -167,7 +167,6 @@ class Probing(PaperAnalysis[ProbingOptions, Probes]):
             figure=figures.grouped_bars(names, estimates, "task", "accuracy, %", upright=True),
             facts={
                 "probes": str(result.folder),
-                "layer": self.options.layer or "what the decoder reads",
                 "seed": SEED,
                 "tasks": {
                     task.name: {

@@ -41,5 +41,5 @@ def spread(contexts: Tensor, lengths: Tensor) -> Tensor:
     pairs = torch.cdist(contexts, contexts, compute_mode="donot_use_mm_for_euclid_dist")
     sums = pairs.masked_fill(~real.unsqueeze(1), 0).sum(-1)
     length = (contexts.norm(dim=-1) * real).sum(-1) / lengths
-    relative = sums / (lengths - 1)[:, None] / length[:, None]
+    relative: Tensor = sums / (lengths - 1)[:, None] / length[:, None]
     return relative.masked_fill(~real | ~relative.isfinite(), torch.nan).nanmean(-1)

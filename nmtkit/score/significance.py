@@ -239,8 +239,8 @@ def compare(test: str, system: Metric, baseline: Metric, draws: Draws) -> Compar
         return Comparison(None, f"no p below {FEWEST_FOR_P} sentences")
     if fewest := TESTS[test].fewest_different:
         different = (system.statistics != baseline.statistics).any(1).sum()
-        scores = (draws.full.scores(metric) for metric in (system, baseline))
-        if different < fewest or np.array_equal(*scores):
+        ours, theirs = (draws.full.scores(metric) for metric in (system, baseline))
+        if different < fewest or np.array_equal(ours, theirs):
             return Comparison(None, FEW_DIFFERENT)
     return TESTS[test].run(system, baseline, draws)
 

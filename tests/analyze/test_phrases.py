@@ -128,7 +128,7 @@ def test_known_answers(judged, look_up, stdout):
 def test_case_that_counts(judged, look_up):
     rows = look_up(match_case=True)
     assert rows["test", "expression", "look up"]["second"]["value"] == 50  # Schlägt is no schlägt
-    assert judged.found["facts"]["match_case"] is True
+    assert judged.found["made_from"]["options"]["match_case"] is True
 
 
 def test_of_several_references_the_one_with_most(judged, look_up):
