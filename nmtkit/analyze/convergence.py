@@ -243,21 +243,15 @@ def notes(result: Trainings) -> list[str]:
 
 
 def facts_of(result: Trainings) -> dict[str, Any]:
-    """Return the levels, how dev BLEU was measured, and how far each log goes."""
+    """Return the levels, and how dev BLEU was measured."""
     dev_bleu = {
         name: {
             "signatures": list(way.signatures),
             "dev_sentences": way.sentences or "all",
-            "search": "greedy",
-            "validations": len(result.curves[name].measured),
         }
         for name, way in result.dev_bleu.items()
     }
-    logged = {}
-    for name, curve in result.curves.items():
-        place = curve.place(curve.train[-1].end if curve.train else None)
-        logged[name] = dict(zip(AXES, place, strict=True)) | {"unlogged": curve.unlogged}
-    return {"levels": result.levels, "dev_bleu": dev_bleu, "logged": logged}
+    return {"levels": result.levels, "dev_bleu": dev_bleu}
 
 
 def curves_csv(curves: Mapping[str, Curves]) -> str:

@@ -283,8 +283,6 @@ def test_systems_side_by_side(trained, analyze, stdout):
         assert values(rows[key], *PLACE) == expected
     assert values(rows["best", None, "mute"], "dev_loss", "updates") == [1.0, 200]
     assert facts["levels"] == [12.0, 20.0, 21.0]
-    axes = {"updates": 100, "epochs": 1.0, "minutes": 4.0, "processor_minutes": 2.0}
-    assert facts["logged"]["fast"] == {**axes, "unlogged": 0}
     assert "without dev BLEU, so without levels: mute" in stdout()
     assert points(trained, "fast", "dev", "bleu") == ["4.0", "8.0", "16.0", "20.0"]
     assert points(trained, "base", "train", "minutes") == ["1.0", "2.0", "3.0", "4.0"]
