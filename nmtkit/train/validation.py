@@ -45,6 +45,7 @@ DEV_SEARCH = SearchSettings.model_validate(
 LONGER = 1.2
 """A translation may have more target tokens for a source token than the dev set, by this factor."""
 DECODE_SENTENCES = 128
+Item = TypeVar("Item")
 T = TypeVar("T")
 Measured = tuple[float | None, str | None, Samples]
 """BLEU, its signature, and samples."""
@@ -228,23 +229,35 @@ class Validator:
         tokens = max(1, int(self._store.tgt_lengths[rows].sum()))
         return nll / tokens, smoothed / tokens
 
-    def _shared(self, items: Sequence[Ids], work: Callable[[Ids], T], stop: Stop) -> list[T]:
+    def _shared(
+        self,
+        items: Sequence[Item],
+        work: Callable[[Item], T],
+        stop: Stop,
+        expected: type[Exception] | tuple[()] = (),
+    ) -> list[T]:
         """Return what `work` returns for each item; the ranks share the items.
 
-        Raises: Abandoned on all ranks if a signal stops one.
+        Args:
+            expected: the errors of `work` that end this on all ranks.
+        Raises: Abandoned on all ranks if a signal stops one; Undecodable on all ranks after an
+            expected error of one.
         """
         results = []
-        stopped = False
+        ending: Exception | None = None
         try:
             for item in self._ranks.share(items):
                 stop.check()
                 results.append(work(item))
-        except Abandoned:
-            stopped = True
+        except Abandoned as error:
+            ending = error
+        except expected as error:
+            known = isinstance(error, NmtkitError)
+            ending = Undecodable(error.message if known else f"{type(error).__name__}: {error}")
         # All ranks must know what one rank met before they wait for each other again.
-        of_ranks = self._ranks.gather_values((stopped, results))
-        if any(stopped for stopped, _ in of_ranks):
-            raise Abandoned
+        of_ranks = self._ranks.gather_values((ending, results))
+        if endings := [ending for ending, _ in of_ranks if ending]:
+            raise min(endings, key=lambda ending: isinstance(ending, Undecodable))
         world = self._ranks.world
         return [of_ranks[i % world][1][i // world] for i in range(len(items))]
 
@@ -263,10 +276,8 @@ class Validator:
         shown = [row for row in spread.round().astype(int).tolist() if row in readable_rows]
         scored_rows = [row for row in range(count) if row in readable_rows]
         ids = self._translate(sorted({*scored_rows, *shown}), stop)
-        score = partial(self._score, ids, scored_rows, shown)
-        scored = self._ranks.first_does(partial(attempt, score))
-        bleu, signature, samples = succeeded([scored])[0]
-        return bleu, signature, [(src, ref, hyp) for src, ref, hyp in samples]
+        score = partial(self._score, ids, shown=shown)
+        return self._shared([scored_rows], score, stop, Exception)[0]  # on rank 0
 
     def _score(self, ids: Decoded, rows: list[int], shown: list[int]) -> Measured:
         """Return BLEU of the translations of some rows, its signature, and the shown samples."""
@@ -313,12 +324,12 @@ class Validator:
         starts = range(0, len(rows), DECODE_SENTENCES)
         batches = [np.asarray(rows[start : start + DECODE_SENTENCES]) for start in starts]
 
-        def work(batch: Ids) -> tuple[list[Ids] | None, str]:
-            return attempt(partial(self.with_memory, self._search, batch, ids))
+        def work(batch: Ids) -> list[Ids]:
+            translations: list[Ids] = self.with_memory(self._search, batch, ids)
+            return translations
 
-        for batch, translations in zip(
-            batches, succeeded(self._shared(batches, work, stop)), strict=True
-        ):
+        found = self._shared(batches, work, stop, Exception)
+        for batch, translations in zip(batches, found, strict=True):
             ids |= dict(zip(batch.tolist(), translations, strict=True))
 
     def _search(self, rows: Ids, ids: Decoded) -> list[Ids]:
@@ -328,26 +339,3 @@ class Validator:
         with torch.autocast(**self._autocast):
             nbest = search([self._model], batch, self._search_settings)
         return [np.array([*hypotheses[0].ids, EOS]) for hypotheses in nbest]
-
-
-def attempt(work: Callable[[], T]) -> tuple[T | None, str]:
-    """Return a result and "", or None and what went wrong, for all ranks to read."""
-    try:
-        return work(), ""
-    except NmtkitError as error:
-        return None, error.message
-    except Exception as error:
-        return None, f"{type(error).__name__}: {error}"
-
-
-def succeeded(attempts: Sequence[tuple[T | None, str]]) -> list[T]:
-    """Return the results of attempts.
-
-    Raises: Undecodable with what went wrong in the first that failed.
-    """
-    results = []
-    for result, problem in attempts:
-        if result is None:
-            raise Undecodable(problem)
-        results.append(result)
-    return results
