@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from nmtkit import console, settings, trust
-from nmtkit.errors import ConfigError, DataError, nearest
+from nmtkit.errors import ConfigError, DataError
 from nmtkit.models import checkpoints
 from nmtkit.models.base import Model
 from nmtkit.models.variants import BASELINE, load_variant
@@ -214,24 +214,6 @@ def common_width(preset: str, model: dict[str, Any]) -> int:
     """
     of_preset = settings.load_preset(preset).get("model", {}) if preset else {}
     return int(model.get("d_model") or of_preset.get("d_model") or 256)
-
-
-def check_known(allowed: Collection[str], system: System, plan: Plan) -> None:
-    """Refuse a key of --allow-change that is a setting neither of this training nor of the system.
-
-    Raises: ConfigError naming the nearest key.
-    """
-    if not allowed:
-        return
-    stored = flat(system.read_config().model_dump()) if system.config.is_file() else {}
-    known = flat(plan.model_dump()).keys() | stored.keys()
-    for key in allowed:
-        if key not in known:
-            raise ConfigError(
-                f"unknown setting '{key}'",
-                where="--allow-change",
-                hint=nearest(key, known, "write it as section.key: train.lr, say"),
-            )
 
 
 def check_unchanged(system: System, plan: Plan, run: Run, allowed: Collection[str]) -> Plan:

@@ -388,11 +388,3 @@ class Group(Ranks):
             cause = Cause(**json.loads(self._store.compare_set("cause", "", text)))
         self.cause = self.cause or cause
         return self.cause.error()
-
-
-def bytes_sent(parameters: int, world: int, dtype: torch.dtype) -> float:
-    """Return the bytes that each rank sends, and receives, to sum the gradients of one update.
-
-    A ring sends 2·(W-1)/W of them.
-    """
-    return 2 * (world - 1) / world * parameters * dtype.itemsize

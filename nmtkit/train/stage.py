@@ -48,14 +48,13 @@ from nmtkit.train.optimizer import put_optimizer_tensors
 from nmtkit.train.options import TrainOptions
 from nmtkit.train.plan import (
     Plan,
-    check_known,
     check_unchanged,
     common_width,
     make_plan,
     named_variant,
     plan_of_system,
 )
-from nmtkit.train.ranks import Ranks, bytes_sent
+from nmtkit.train.ranks import Ranks
 from nmtkit.train.state import TrainState
 from nmtkit.train.stop import reason_to_end
 from nmtkit.train.validation import Validator
@@ -88,7 +87,6 @@ def train(run: Run, *, ranks: Ranks | None = None, **values: Any) -> None:
         training.plan, sizes = match_parameters(run, plan, name, options)
         training.say(sizes)
         plan = training.plan
-    check_known(options.allow_change, system, plan)
     if options.init_from and not training.begun:
         find_source(run, options.init_from)
     if ranks.first:
@@ -289,13 +287,10 @@ class _Training:
         parameters = count_parameters(model)
         self.say(f"{self.plan.variant}: {parameters:,} parameters; {pairs:,} training pairs")
         if world > 1 or state.processes > 1:
-            dtype = getattr(torch, self.plan.train.sums)
-            megabytes = bytes_sent(parameters, world, dtype) / 1e6
             before = ""
             if state.step and state.processes != world:
                 before = f" ({state.processes} before, with the same batches)"
-            sends = f": each sends and receives {megabytes:,.1f} MB of gradients an update"
-            self.say(f"{world} processes{before}{sends}" if world > 1 else f"1 process{before}")
+            self.say(f"{world} processes{before}" if world > 1 else f"1 process{before}")
         state.processes = world
         train = self.plan.train
         if train.warmup >= train.max_steps:

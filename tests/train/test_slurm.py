@@ -105,6 +105,6 @@ def test_the_ranks_train_together(job, tmp_path):
         f'#!/usr/bin/env bash\nexec {sys.executable} "$@"\n', "--run", str(run.path), *settings
     )
     assert done.returncode == 0, done.stderr
-    assert "2 processes: each sends and receives" in done.stderr
+    assert ": 2 processes\n" in done.stderr
     assert told == ""
     assert last(run).name == "step-00000002"
