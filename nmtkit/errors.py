@@ -107,16 +107,30 @@ def of_the_machine(error: BaseException) -> EnvironmentProblem | None:
     return None
 
 
-def exit_code_of(error: BaseException) -> int:
-    """Return the exit code of a command that an error ends."""
+def explained(error: BaseException) -> NmtkitError:
+    """Return the error that the user reads, with the exit code of the command that it ends."""
     if isinstance(error, NmtkitError):
-        return error.exit_code
+        return error
+    if problem := of_the_machine(error):
+        return problem
+    if isinstance(error, OSError):
+        # An error of an open stream does not name it.
+        where = error.filename or "stdout, or a file that was being written"
+        hint = "free some disk space, or fix the cause; --debug shows the traceback"
+        problem = EnvironmentProblem(error.strerror or str(error), where=where, hint=hint)
+        if isinstance(error, BrokenPipeError):  # the reader has gone: `nmtkit … | head`
+            problem.exit_code = 0
+        return problem
     if isinstance(error, KeyboardInterrupt):
-        return 130
-    if isinstance(error, BrokenPipeError):  # the reader of stdout has gone: `nmtkit … | head`
-        return 0
-    is_of_machine = isinstance(error, OSError) or of_the_machine(error)
-    return EnvironmentProblem.exit_code if is_of_machine else 1
+        stopped = NmtkitError(f"stopped; {str(error) or 'what was finished before is kept'}")
+        stopped.exit_code = 130
+        return stopped
+    fault = NmtkitError(
+        f"internal error: {type(error).__name__}: {error}\n  this is a fault of nmtkit; --debug"
+        " shows the traceback"
+    )
+    fault.exit_code = 1
+    return fault
 
 
 _WORDINGS = {

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import nmtkit
 from nmtkit import console, files, names
-from nmtkit.errors import ConfigError, DataError, NmtkitError, check_known, exit_code_of
+from nmtkit.errors import ConfigError, DataError, NmtkitError, check_known, explained
 from nmtkit.records import (
     TRAIN_AGAIN,
     Manifest,
@@ -325,7 +325,7 @@ class Run:
         try:
             yield call
         except BaseException as error:
-            call.exit = exit_code_of(error)
+            call.exit = explained(error).exit_code
             call.error = error.message if isinstance(error, NmtkitError) else repr(error)
             raise
         finally:

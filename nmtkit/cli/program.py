@@ -16,14 +16,7 @@ from typer.core import TyperGroup
 
 import nmtkit
 from nmtkit import console, environment, settings
-from nmtkit.errors import (
-    ConfigError,
-    EnvironmentProblem,
-    NmtkitError,
-    exit_code_of,
-    of_the_machine,
-    plain,
-)
+from nmtkit.errors import ConfigError, explained, plain
 from nmtkit.user_classes import blamed_on
 
 STAGES = ("prep", "train", "translate", "score", "analyze", "report", "export")
@@ -99,7 +92,7 @@ class Help:
             _drop_stdout()
             raise typer.Exit(0) from None
         except OSError as error:
-            raise _explained(error) or error from None
+            raise _exit_of(error) or error from None
 
 
 class Program(Help, TyperGroup):
@@ -114,7 +107,7 @@ class Program(Help, TyperGroup):
         try:
             return super().make_context(*args, **options)
         except Exception as error:
-            raise _explained(error) or error from None
+            raise _exit_of(error) or error from None
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command.
@@ -128,41 +121,34 @@ class Program(Help, TyperGroup):
                 result = super().invoke(ctx)
             sys.stdout.flush()
         except (Exception, KeyboardInterrupt) as error:
-            if exit_with_code := _explained(error):
+            if exit_with_code := _exit_of(error):
                 raise exit_with_code from None
             raise
         return result
 
 
-def _explained(error: BaseException) -> typer.Exit | None:
+def _exit_of(error: BaseException) -> typer.Exit | None:
     """Print what ended a command, with --debug its traceback, and return the exit with its code;
     None if typer itself ends the command.
     """
-    exit_code = exit_code_of(error)
-    if isinstance(error, BrokenPipeError):  # `nmtkit … | head`
-        _drop_stdout()
-        return typer.Exit(exit_code)
-    explanation: object = (
-        f"internal error: {type(error).__name__}: {error}\n  this is a fault of nmtkit; --debug"
-        " shows the traceback"
-    )
     if hasattr(error, "format_message"):  # an error of typer's parser
-        explanation, exit_code = _usage_error(error), ConfigError.exit_code
+        explanation = _usage_error(error)
     elif type(error).__module__.startswith(("typer", "click")):
         return None
-    elif isinstance(error, NmtkitError):
-        explanation = error
-    elif problem := of_the_machine(error):
-        explanation = problem
-    elif isinstance(error, OSError):
-        explanation = _machine_error(error)
-    elif isinstance(error, KeyboardInterrupt):
-        explanation = f"stopped; {str(error) or 'what was finished before is kept'}"
+    else:
+        explanation = explained(error)
+    if isinstance(error, OSError):
+        try:
+            sys.stdout.flush()
+        except OSError:
+            _drop_stdout()
+    if isinstance(error, BrokenPipeError):
+        return typer.Exit(explanation.exit_code)
     with contextlib.suppress(OSError):  # stderr is as full as the disk, or closed
         if _debug:  # Python itself would print control characters of a run
             console.put("".join(traceback.format_exception(error)), end="", file=sys.stderr)
         console.put(f"nmtkit: {explanation}", file=sys.stderr)
-    return typer.Exit(exit_code)
+    return typer.Exit(explanation.exit_code)
 
 
 def _usage_error(error: Any) -> ConfigError:
@@ -179,20 +165,6 @@ def _usage_error(error: Any) -> ConfigError:
     if name and takes_settings and (meant := settings.habit(name)):
         message, hint = re.sub(r" \(Possible options.*", "", message), meant
     return ConfigError(message, where=command, hint=hint)
-
-
-def _machine_error(error: OSError) -> EnvironmentProblem:
-    """Return what the machine refused: a full disk behind stdout, too many open files, a network
-    disk that went away.
-    """
-    try:
-        sys.stdout.flush()
-    except OSError:
-        _drop_stdout()
-    # An error of an open stream does not name it.
-    where = error.filename or "stdout, or a file that was being written"
-    hint = "free some disk space, or fix the cause; --debug shows the traceback"
-    return EnvironmentProblem(error.strerror or str(error), where=where, hint=hint)
 
 
 def _drop_stdout() -> None:

@@ -34,8 +34,8 @@ from nmtkit.errors import (
     Interrupted,
     NmtkitError,
     TrainingDiverged,
+    explained,
     first_line,
-    of_the_machine,
 )
 from nmtkit.user_classes import fault_of_user
 
@@ -68,15 +68,8 @@ class Cause:
     @classmethod
     def of_error(cls, rank: int, error: BaseException) -> Cause:
         """Return the cause that the other ranks read after an error of this rank."""
-        if isinstance(error, NmtkitError):
-            return cls(rank, error.message, False, error.exit_code, error.where, error.hint)
-        if isinstance(error, KeyboardInterrupt):
-            return cls(rank, "stopped by Ctrl-C", False, 130, hint=None)
-        if problem := of_the_machine(error) or fault_of_user(error):
-            return cls.of_error(rank, problem)
-        message = f"internal error: {type(error).__name__}: {error}"
-        hint = "this is a fault of nmtkit; --debug shows the traceback"
-        return cls(rank, message, False, 1, hint=hint)
+        known = fault_of_user(error) or explained(error)
+        return cls(rank, known.message, False, known.exit_code, known.where, known.hint)
 
     def error(self) -> NmtkitError:
         """Return the error to raise in another rank."""
