@@ -15,6 +15,7 @@ from nmtkit.analyze.analysis import Analysis, Finding, SentenceOptions, option
 from nmtkit.analyze.study import Study, interval_note
 from nmtkit.data.batches import Batch
 from nmtkit.data.context import BREAK
+from nmtkit.data.pairs import GivenPairs
 from nmtkit.errors import ConfigError, LeftOut, counted, nearest
 from nmtkit.measures import context_spread, links, recording
 from nmtkit.measures.links import GoldSet
@@ -33,7 +34,6 @@ from nmtkit.tables.table import (
     text_columns,
 )
 from nmtkit.text.vocabulary import Vocabulary, load_vocabularies, unknown_share
-from nmtkit.translate.forced import GivenPairs
 
 AgreementRow = tuple[str, str, links.Rates, Estimate]
 """System, attention, its error rate on gold pairs, and how far apart its contexts lie."""

@@ -14,6 +14,7 @@ from nmtkit import console
 from nmtkit.analyze.alignment import drawn_site, of_head
 from nmtkit.analyze.analysis import Analysis, Finding, Options, option
 from nmtkit.analyze.study import Study
+from nmtkit.data.pairs import GivenPairs
 from nmtkit.errors import LeftOut
 from nmtkit.measures import recording
 from nmtkit.records import Record
@@ -21,7 +22,6 @@ from nmtkit.run import translate_command
 from nmtkit.score.translations import bleu_of, lines_of, up_to_date
 from nmtkit.tables.table import Column, Table, text_columns
 from nmtkit.text.vocabulary import EOS, SPECIALS, load_vocabularies
-from nmtkit.translate.forced import GivenPairs
 
 
 class AttentionOptions(Options):

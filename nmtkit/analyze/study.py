@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     import torch
 
     from nmtkit.data.batches import Batch
+    from nmtkit.data.pairs import GivenPairs
     from nmtkit.data.store import Store
     from nmtkit.models.base import Model
     from nmtkit.nn.linear import Precision
-    from nmtkit.translate.forced import GivenPairs
     from nmtkit.translate.scorer import Scorer
 
 

@@ -131,12 +131,10 @@ def _exit_of(error: BaseException) -> typer.Exit | None:
     """Print what ended a command, with --debug its traceback, and return the exit with its code;
     None if typer itself ends the command.
     """
-    if hasattr(error, "format_message"):  # an error of typer's parser
-        explanation = _usage_error(error)
-    elif type(error).__module__.startswith(("typer", "click")):
+    is_usage = hasattr(error, "format_message")  # an error of typer's parser
+    if not is_usage and type(error).__module__.startswith(("typer", "click")):
         return None
-    else:
-        explanation = explained(error)
+    explanation = _usage_error(error) if is_usage else explained(error)
     if isinstance(error, OSError):
         try:
             sys.stdout.flush()

@@ -5,15 +5,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from nmtkit.arrays import Array, Integers
 from nmtkit.data.context import Context, Form, IdsOf, contexts, packed_contexts, with_source
-from nmtkit.data.documents import ContextRule, Documents
+from nmtkit.data.documents import ContextRule
 from nmtkit.data.packing import Segments, in_one_row, segments, shifted_row
 from nmtkit.data.padding import (
     Ids,
@@ -26,7 +25,7 @@ from nmtkit.data.padding import (
     shifted,
     tensor,
 )
-from nmtkit.data.ragged import RaggedShards
+from nmtkit.data.pairs import GivenPairs, Pairs
 from nmtkit.data.store import Store
 
 T = TypeVar("T")
@@ -72,36 +71,6 @@ class Batch:
     cut: Any = None
 
 
-class Pairs(Protocol):
-    """A set of sentence pairs that can be batched: prepared (`Store`) or in memory."""
-
-    @property
-    def spans(self) -> RaggedShards | None:
-        """Number of tokens of each consecutive part of each source, if known."""
-
-    @property
-    def documents(self) -> Documents:
-        """Where documents start."""
-
-    def src(self, i: int) -> Array:
-        """Return the source ids of pair i, </s> last."""
-
-    def tgt(self, i: int) -> Array:
-        """Return the target ids of pair i, </s> last."""
-
-
-class PairsOfKnownLength(Pairs, Protocol):
-    """Pairs whose lengths are known before they are read."""
-
-    @property
-    def src_lengths(self) -> Integers:
-        """The length of each source, </s> included."""
-
-    @property
-    def tgt_lengths(self) -> Integers:
-        """The length of each target, </s> included."""
-
-
 def collate(
     store: Pairs,
     rows: Ids,
@@ -137,7 +106,7 @@ def collate(
 
 
 def readable(
-    store: PairsOfKnownLength, rule: ContextRule | None, rows: Ids, most: int = READABLE
+    store: Store | GivenPairs, rule: ContextRule | None, rows: Ids, most: int = READABLE
 ) -> Ids:
     """Return the rows of which no side, and no side of their context, is longer than `most`: the
     time and memory of attention grow with the square of the length.

@@ -13,14 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
 from nmtkit.arrays import Integers
 from nmtkit.data.batch_lists import Unit, batch_list, padded_positions
-from nmtkit.data.batches import Pairs
 from nmtkit.data.padding import Ids
+from nmtkit.data.pairs import ShardedPairs
 
 WINDOW_PAIRS = 2_000_000
 """Pairs of a window; whole shards may make it larger (see `epoch_windows`). A change of this number
@@ -28,22 +27,6 @@ changes the order of trainings that are resumed.
 """
 OF_SHARDS = 3
 """The third number of the seed of the permutation of the shards."""
-
-
-class ShardedPairs(Pairs, Protocol):
-    """A training set in shards: prepared (`Store`), or with subwords drawn anew
-    (`Resegmented`).
-    """
-
-    @property
-    def shard_sizes(self) -> Sequence[int]:
-        """Pairs of each shard."""
-
-    def shard_lengths(self, shard: int) -> tuple[Integers, Integers]:
-        """Return the tokens of each source and each target of a shard, </s> included."""
-
-    def lengths(self, pairs: Ids) -> tuple[Ids, Ids]:
-        """Return the tokens of source and target of some pairs (B), </s> included."""
 
 
 def epoch_windows(sizes: Sequence[int], seed: int, epoch: int) -> list[list[int]]:

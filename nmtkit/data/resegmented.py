@@ -36,7 +36,7 @@ OF_SUBWORDS = 1
 
 
 class Resegmented:
-    """A training set (`ShardedPairs`) whose subwords `begin` draws anew, window by window.
+    """A training set whose subwords `begin` draws anew, window by window.
 
     A pair outside the windows that are held has the subwords of the prepared set. A model that
     reads documents may meet such a pair where a document crosses the border of a window.

@@ -15,12 +15,12 @@ from torch import Tensor
 
 from nmtkit import files
 from nmtkit.arrays import Array
+from nmtkit.data.pairs import GivenPairs
 from nmtkit.errors import ConfigError, DataError
 from nmtkit.score.resampling import Resampling, ratios
 from nmtkit.tables.table import Estimate
 from nmtkit.text.side import TextSide
 from nmtkit.text.vocabulary import Vocabulary, load_vocabularies
-from nmtkit.translate.forced import GivenPairs
 
 Link = tuple[int, int]
 """Source word and target word, from 0."""

@@ -15,12 +15,13 @@ from nmtkit.data.batch_lists import longest_first
 from nmtkit.data.batches import READABLE, Batch, collate, on_device, readable
 from nmtkit.data.context import contexts
 from nmtkit.data.documents import ContextRule
+from nmtkit.data.pairs import GivenPairs
 from nmtkit.data.store import Store
 from nmtkit.errors import DataError, LeftOut, counted
 from nmtkit.models.base import Model
 from nmtkit.nn.capture import capture
 from nmtkit.text.vocabulary import EOS, UNK
-from nmtkit.translate.forced import GivenPairs, pair_batch
+from nmtkit.translate.forced import pair_batch
 
 POSITIONS = READABLE
 """Most positions of each side of a batch, with padding: all weights are in memory at once."""

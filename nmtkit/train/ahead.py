@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import torch
 
-from nmtkit.data.order import ShardedPairs
 from nmtkit.data.padding import Ids
+from nmtkit.data.pairs import ShardedPairs
 from nmtkit.data.resegmented import Resegmented
 from nmtkit.errors import is_out_of_memory
 from nmtkit.train.gradients import Gradients, Share

@@ -25,9 +25,9 @@ from nmtkit import console
 from nmtkit.arrays import Integers
 from nmtkit.data.batch_lists import padded_positions
 from nmtkit.data.batches import Batch, collate, collate_packed
-from nmtkit.data.order import ShardedPairs
 from nmtkit.data.packing import filled
 from nmtkit.data.padding import Ids
+from nmtkit.data.pairs import ShardedPairs
 from nmtkit.errors import ConfigError, EnvironmentProblem, is_out_of_memory
 from nmtkit.models.base import Model, target_states
 from nmtkit.nn import cpu, gpu

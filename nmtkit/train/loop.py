@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from nmtkit import console
-from nmtkit.data.order import ShardedPairs
+from nmtkit.data.pairs import ShardedPairs
 from nmtkit.errors import Interrupted, NmtkitError, TrainingDiverged
 from nmtkit.models import loading
 from nmtkit.models.base import Model

@@ -11,8 +11,9 @@ import numpy as np
 
 from nmtkit.arrays import Integers
 from nmtkit.data.batch_lists import padded_positions
-from nmtkit.data.order import ShardedPairs, WindowBatches, epoch_windows, window_batches
+from nmtkit.data.order import WindowBatches, epoch_windows, window_batches
 from nmtkit.data.padding import Ids
+from nmtkit.data.pairs import ShardedPairs
 from nmtkit.data.resegmented import Resegmented
 from nmtkit.errors import CheckpointError
 from nmtkit.owned_files import STATE

@@ -18,10 +18,11 @@ import torch
 
 from nmtkit import console, files
 from nmtkit.data.batch_lists import batch_list
-from nmtkit.data.batches import READABLE, Pairs, collate, readable
+from nmtkit.data.batches import READABLE, collate, readable
 from nmtkit.data.padding import Ids
+from nmtkit.data.pairs import Pairs
 from nmtkit.data.store import Store
-from nmtkit.errors import NmtkitError, counted
+from nmtkit.errors import NmtkitError, counted, first_line
 from nmtkit.models.base import Model, target_states
 from nmtkit.records import TextSet
 from nmtkit.run import Run
@@ -252,8 +253,8 @@ class Validator:
         except Abandoned as error:
             ending = error
         except expected as error:
-            known = isinstance(error, NmtkitError)
-            ending = Undecodable(error.message if known else f"{type(error).__name__}: {error}")
+            name = "" if isinstance(error, NmtkitError) else f"{type(error).__name__}: "
+            ending = Undecodable(f"{name}{first_line(error)}")
         # All ranks must know what one rank met before they wait for each other again.
         of_ranks = self._ranks.gather_values((ending, results))
         if endings := [ending for ending, _ in of_ranks if ending]:

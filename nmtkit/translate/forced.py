@@ -5,14 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from nmtkit.arrays import Array, Ints
 from nmtkit.data.batches import Batch, source_batch, with_targets
-from nmtkit.data.documents import Documents
-from nmtkit.data.ragged import RaggedShards
 from nmtkit.models.base import Model
 from nmtkit.nn.hardware import widest
 from nmtkit.nn.linear import inference
@@ -61,37 +57,6 @@ def _token_scores(
         sums = widest(logits.device)
         scores.append(of_wanted.to(sums) - total.to(sums))
     return torch.cat(scores)
-
-
-class GivenPairs:
-    """Pairs of token ids in memory, as batching reads them.
-
-    Args:
-        src, tgt: ids of each sentence, </s> last.
-        spans: how the sources are cut into parts, if known.
-        documents: where documents start (default: each sentence is one).
-    """
-
-    def __init__(
-        self,
-        src: Sequence[Sequence[int] | Array],
-        tgt: Sequence[Sequence[int]],
-        spans: RaggedShards | None = None,
-        documents: Documents | None = None,
-    ) -> None:
-        self._src, self._tgt = src, tgt
-        self.spans = spans
-        self.documents = documents or Documents([], len(src))
-        self.src_lengths = np.fromiter(map(len, src), dtype=np.int64, count=len(src))
-        self.tgt_lengths = np.fromiter(map(len, tgt), dtype=np.int64, count=len(tgt))
-
-    def src(self, i: int) -> Ints:
-        """Return the source ids of pair i."""
-        return np.asarray(self._src[i], dtype=np.int64)
-
-    def tgt(self, i: int) -> Ints:
-        """Return the target ids of pair i."""
-        return np.asarray(self._tgt[i], dtype=np.int64)
 
 
 def pair_batch(

@@ -15,6 +15,7 @@ from nmtkit.analyze.alignment import Alignment, AlignmentOptions, of_head, selec
 from nmtkit.analyze.study import Study
 from nmtkit.data.batches import readable
 from nmtkit.data.context import contexts
+from nmtkit.data.pairs import GivenPairs
 from nmtkit.errors import ConfigError, DataError
 from nmtkit.measures import context_spread, recording
 from nmtkit.measures.links import (
@@ -31,7 +32,7 @@ from nmtkit.nn.capture import capture
 from nmtkit.score.resampling import Resampling
 from nmtkit.text.side import TextSide
 from nmtkit.text.vocabulary import load_vocabularies
-from nmtkit.translate.forced import GivenPairs, pair_batch
+from nmtkit.translate.forced import pair_batch
 from tests.refused import refused
 
 from .conftest import SMALL

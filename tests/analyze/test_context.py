@@ -17,6 +17,7 @@ from nmtkit.analyze.study import Study
 from nmtkit.data.batches import collate, readable
 from nmtkit.data.context import Context
 from nmtkit.data.documents import ContextRule, Documents
+from nmtkit.data.pairs import GivenPairs
 from nmtkit.data.store import Store
 from nmtkit.demo import generate
 from nmtkit.errors import DataError
@@ -32,7 +33,7 @@ from nmtkit.tables.table import Estimate
 from nmtkit.text.bpe import Bpe
 from nmtkit.text.sentencepiece import SentencePiece, learn_sentencepiece
 from nmtkit.text.vocabulary import BOS, EOS
-from nmtkit.translate.forced import GivenPairs, forced_scores, pair_batch
+from nmtkit.translate.forced import forced_scores, pair_batch
 from nmtkit.translate.stage import translate
 
 from .conftest import SMALL, Findings, save_system

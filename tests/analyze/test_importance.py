@@ -10,13 +10,13 @@ import torch
 from nmtkit.analyze import importance
 from nmtkit.data.batches import collate
 from nmtkit.data.documents import Documents
+from nmtkit.data.pairs import GivenPairs
 from nmtkit.errors import ConfigError, DataError, LeftOut
 from nmtkit.measures import ablation, context_spread, recording
 from nmtkit.measures.ablation import Ablation
 from nmtkit.nn.capture import capture
 from nmtkit.score.resampling import Resampling, mean
 from nmtkit.text.vocabulary import EOS
-from nmtkit.translate.forced import GivenPairs
 from tests.models import contract
 
 from .conftest import GATED, SMALL

@@ -23,6 +23,7 @@ from toy_models import Gossip, Heir, Table, recurrent
 from nmtkit import files
 from nmtkit.data.batches import collate
 from nmtkit.data.documents import ContextRule, Documents
+from nmtkit.data.pairs import GivenPairs
 from nmtkit.errors import ConfigError, DataError, EnvironmentProblem
 from nmtkit.parallel import Workers
 from nmtkit.settings import SearchSettings
@@ -31,7 +32,6 @@ from nmtkit.text.vocabulary import SPECIALS, Vocabulary
 from nmtkit.translate import output, searcher, workers
 from nmtkit.translate import translator as translator_module
 from nmtkit.translate import windows as windows_module
-from nmtkit.translate.forced import GivenPairs
 from nmtkit.translate.scorer import Scorer
 from nmtkit.translate.searcher import readable, sentences_at_once
 from nmtkit.translate.translator import Translator, Window

@@ -1,0 +1,49 @@
+"""Sets of sentence pairs that can be batched: prepared, with subwords drawn anew, or in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from nmtkit.arrays import Array, Ints
+from nmtkit.data.documents import Documents
+from nmtkit.data.ragged import RaggedShards
+from nmtkit.data.resegmented import Resegmented
+from nmtkit.data.store import Store
+
+
+class GivenPairs:
+    """Pairs of token ids in memory, as batching reads them.
+
+    Args:
+        src, tgt: ids of each sentence, </s> last.
+        spans: how the sources are cut into parts, if known.
+        documents: where documents start (default: each sentence is one).
+    """
+
+    def __init__(
+        self,
+        src: Sequence[Sequence[int] | Array],
+        tgt: Sequence[Sequence[int]],
+        spans: RaggedShards | None = None,
+        documents: Documents | None = None,
+    ) -> None:
+        self._src, self._tgt = src, tgt
+        self.spans = spans
+        self.documents = documents or Documents([], len(src))
+        self.src_lengths = np.fromiter(map(len, src), dtype=np.int64, count=len(src))
+        self.tgt_lengths = np.fromiter(map(len, tgt), dtype=np.int64, count=len(tgt))
+
+    def src(self, i: int) -> Ints:
+        """Return the source ids of pair i."""
+        return np.asarray(self._src[i], dtype=np.int64)
+
+    def tgt(self, i: int) -> Ints:
+        """Return the target ids of pair i."""
+        return np.asarray(self._tgt[i], dtype=np.int64)
+
+
+ShardedPairs = Store | Resegmented
+"""A training set in shards."""
+Pairs = ShardedPairs | GivenPairs
