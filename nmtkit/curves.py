@@ -36,12 +36,6 @@ class Stretch:
     loss: float | None
     tokens: float
 
-    def until(self, end: int) -> Stretch:
-        """Return the part up to an earlier update, with its share of the time."""
-        share = (end - self.begin) / (self.end - self.begin)
-        seconds, cpu, tokens = (amount * share for amount in (self.seconds, self.cpu, self.tokens))
-        return Stretch(self.begin, end, seconds, cpu, None, self.loss, tokens)
-
 
 @dataclass(frozen=True)
 class Validation:
@@ -58,8 +52,7 @@ class Curves:
     """One training; losses are cross-entropies per target token without label smoothing.
 
     Attributes:
-        train: stretches in order, not overlapping; their losses are with dropout. Of updates that
-            were repeated after a restart, the last ones count.
+        train: stretches in order, not overlapping; their losses are with dropout.
         dev: validations in the order of updates, one for each step.
     """
 
@@ -142,7 +135,7 @@ class Curves:
 def read(path: Path) -> Curves:
     """Return the curves in a metrics.jsonl, without a last line that was cut off.
 
-    Where a training went back to a checkpoint, later lines are dropped: each update counts once.
+    Each update counts once: a training that goes on after its end tells of its last updates again.
 
     Args:
         path: the file; a missing one has no curves.
@@ -150,27 +143,20 @@ def read(path: Path) -> Curves:
     """
     train: list[Stretch] = []
     dev: dict[int, Validation] = {}
-    last = 0
     for line in load_lines(MetricsLine, path) if path.is_file() else ():
-        step = line.step
-        if step < last:  # a restart
-            dev = {earlier: validation for earlier, validation in dev.items() if earlier < step}
-            train = [stretch for stretch in train if stretch.end < step]
-        last = step
         if line.kind == "dev":
-            dev[step] = Validation(step, line.dev_loss, line.dev_bleu, line.signature)
+            dev[line.step] = Validation(line.step, line.dev_loss, line.dev_bleu, line.signature)
         else:
             train = _with_line(train, line)
     return Curves(train, list(dev.values()))
 
 
 def _with_line(train: Sequence[Stretch], line: MetricsLine) -> list[Stretch]:
-    """Return stretches with that of one more line, which takes its updates off the earlier ones."""
-    step = line.step
-    begin = max(0, step - max(1, line.updates))
-    earlier = [s if s.end <= begin else s.until(begin) for s in train if s.begin < begin]
+    """Return stretches with that of one more line, which replaces those of the same updates."""
+    begin = max(0, line.step - max(1, line.updates))
+    earlier = [stretch for stretch in train if stretch.end <= begin]
     times = line.seconds, line.cpu_seconds * line.processes
-    return [*earlier, Stretch(begin, step, *times, line.epoch, line.nll, line.tgt_tokens)]
+    return [*earlier, Stretch(begin, line.step, *times, line.epoch, line.nll, line.tgt_tokens)]
 
 
 def panels(

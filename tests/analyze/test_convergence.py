@@ -98,26 +98,6 @@ def test_the_closing_line_of_a_training_that_went_on_is_counted_once(tmp_path):
     assert stretches(unfinished) == [(0, 50, 60.0), (50, 87, 44.4)]
 
 
-def test_of_updates_made_again_the_later_count(tmp_path):
-    bleus = {50: None, 100: 5.0, 150: 6.0, 200: 9.0}
-    first = [r for step, bleu in bleus.items() for r in (train(step, 10.0), dev(step, bleu))]
-    again = [dev(125, 5.5), train(150, 20.0), dev(150, 6.2)]  # it stops before it saves
-    again += [train(150, 40.0), dev(150, 6.5), train(200, 50.0)]
-    found = read(tmp_path, first + again)
-    assert [s.seconds for s in found.train] == [10.0, 10.0, 40.0, 50.0]
-    assert found.measured == [(100, 5.0), (125, 5.5), (150, 6.5)]
-
-
-def test_another_distance_of_lines_after_a_restart(tmp_path):
-    """What an earlier line tells of beyond the restart is taken off it, with its share of the
-    time.
-    """
-    lines = [(50, 50.0, 50), (100, 50.0, 50), (130, 30.0, 60)]
-    found = read(tmp_path, [train(*line) for line in lines])
-    assert stretches(found) == [(0, 50, 50.0), (50, 70, 20.0), (70, 130, 30.0)]
-    assert at(found, "minutes", [70, 100, 130]) == pytest.approx([70 / 60, 85 / 60, 100 / 60])
-
-
 @pytest.mark.parametrize(
     "odd",
     [
@@ -153,23 +133,19 @@ def test_a_gap_in_the_log_is_counted(tmp_path):
     assert found.unlogged == 53 and at(found, "minutes", [100]) == [1.0]
 
 
-@given(st.lists(st.tuples(st.integers(1, 40), st.booleans(), floats(0.1, 9)), max_size=20))
+@given(st.lists(st.tuples(st.integers(1, 40), floats(0.1, 9)), max_size=20))
 def test_each_update_has_one_line_and_time_never_runs_back(tmp_path_factory, moves):
-    """Against the list of updates as they were made: restarts anywhere, a line every 7, a
-    closing line or none.
-    """
+    """Against the list of updates as they were made: a line every 7, a closing line or none."""
     step, window, records, clock = 0, 0, [], {}
 
     def line(step, window):
         spent = sum(clock[s] for s in range(step - window + 1, step + 1))
         return train(step, spent, window)
 
-    for forward, back, pace in moves:
-        if back:
-            step, window = step // 7 * 7, 0
+    for forward, pace in moves:
         for _ in range(forward):
             step, window = step + 1, window + 1
-            clock = {s: t for s, t in clock.items() if s < step} | {step: pace}
+            clock[step] = pace
             if step % 7 == 0:
                 records.append(line(step, window))
                 window = 0
