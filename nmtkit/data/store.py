@@ -54,14 +54,7 @@ class Store:
                 raise self._damaged(shard)
         self.shard_sizes = [sentences // 2 for sentences in self._sentences.sizes]
         self._starts = np.array(self._sentences.starts) // 2
-        self.spans = _open_spans(path)
-        if self.spans is None:
-            return
-        sizes = zip(self._shards, self.shard_sizes, self.spans.sizes, strict=True)
-        for file, pairs, spans in sizes:
-            if pairs != spans:
-                index = ragged_files(spans_path(file))[1]
-                raise DataError(f"not the spans of {pairs:,} sentences", where=index, hint=AGAIN)
+        self.spans = load_spans(path, len(self))
 
     def _damaged(self, shard: int) -> DataError:
         index = ragged_files(self._shards[shard])[1]
@@ -135,9 +128,6 @@ class Store:
     def __len__(self) -> int:
         return int(self._starts[-1])
 
-    def __reduce__(self) -> tuple[type[Store], tuple[Path]]:
-        return Store, (self.path,)  # a process that gets one opens the files itself
-
     def src(self, pair: int) -> Array:
         """Return the ids of a source sentence (S), </s> included; a view into the file."""
         return self._sentences[2 * pair]
@@ -185,16 +175,12 @@ def load_spans(folder: Path, count: int) -> RaggedShards | None:
     Returns: None if the set has none; a sentence whose cut is not known has no spans.
     Raises: DataError if the files are damaged, or of another set.
     """
-    spans = _open_spans(folder)
-    if spans is not None and len(spans) != count:
-        raise DataError(f"not the spans of {count:,} sentences", where=folder, hint=AGAIN)
-    return spans
-
-
-def _open_spans(folder: Path) -> RaggedShards | None:
     if not spans_files(folder):
         return None
-    return RaggedShards([spans_path(shard) for shard in _shards(folder)], SPANS_MAGIC)
+    spans = RaggedShards([spans_path(shard) for shard in _shards(folder)], SPANS_MAGIC)
+    if len(spans) != count:
+        raise DataError(f"not the spans of {count:,} sentences", where=folder, hint=AGAIN)
+    return spans
 
 
 def _shards(folder: Path) -> list[Path]:

@@ -95,8 +95,6 @@ def test_round_trip(tmp_path, vocab_size, kind, sizes):
     for outside in (-1, len(items)):
         with pytest.raises(IndexError):
             store.src(outside)
-    kind, arguments = store.__reduce__()  # as it travels to another process
-    assert kind(*arguments).src_lengths.tolist() == store.src_lengths.tolist()
 
 
 @pytest.mark.parametrize("vocab_size", [100, 70_000])
@@ -194,9 +192,14 @@ DAMAGES = {
     "spans of another kind": changed("00001.spans.idx", lambda data: b"x" + data[1:]),
     "no numbers of spans": lambda folder: (folder / "00001.spans.bin").unlink(),
     "no spans": lambda folder: [path.unlink() for path in folder.glob("00001.spans.*")],
-    "spans of fewer": lambda folder: write_spans(folder, CUTS, sizes=[2, 2, 1]),
+    "spans of fewer": lambda folder: write_spans(folder, CUTS[:4], sizes=[2, 2, 0]),
 }
-NAMED = {"no first shard": "00000", "nothing": "00000", "no folder": "news"}
+NAMED = {
+    "no first shard": "00000",
+    "nothing": "00000",
+    "no folder": "news",
+    "spans of fewer": "news",
+}
 """What is named instead of the shard 00001."""
 
 
