@@ -27,12 +27,6 @@ def allowed_code() -> set[str]:
     return {name.strip().partition(":")[0] for name in names}
 
 
-def take_back(name: str) -> None:
-    """Unset a variable, if nmtkit has set it."""
-    if name in os.environ and os.environ[name] == _ours.get(name):
-        del os.environ[name]
-
-
 def prepare() -> None:
     """Set the variables that the program needs; call this before torch is loaded."""
     # OpenMP reads this when torch is loaded. A thread that spins while it waits keeps its core

@@ -56,7 +56,8 @@ def deterministic(wanted: bool, device: str) -> Iterator[None]:
     if place != "cuda":
         yield
         return
-    with _workspace(), _flags():
+    _set_workspace()
+    with _flags():
         yield
 
 
@@ -79,8 +80,10 @@ def without_form_refused() -> Iterator[None]:
         ) from error
 
 
-@contextlib.contextmanager
-def _workspace() -> Iterator[None]:
+def _set_workspace() -> None:
+    """Set the workspace, which stays: once CUDA has started it keeps the value, and the next
+    training of this process must find it.
+    """
     value = os.environ.get(WORKSPACE)
     if value is not None and value not in WORKSPACES:
         raise ConfigError(
@@ -96,12 +99,6 @@ def _workspace() -> Iterator[None]:
             hint=f"set it to {WORKSPACES[0]} before this process starts",
         )
     environment.set_default(WORKSPACE, WORKSPACES[0])
-    try:
-        yield
-    finally:
-        # Once CUDA has started it keeps the value, and the next training here must find it.
-        if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-            environment.take_back(WORKSPACE)
 
 
 @contextlib.contextmanager
