@@ -109,26 +109,17 @@ def load(
 def _find(path: Path, system: str | None) -> tuple[Run, str | None]:
     """Return the run at a path, and the name of the system if the path or `system` gives one."""
     path = path.absolute()
-    if (path / "prep" / "manifest.json").is_file():
-        return Run(path), system
-    if path.parent.name == "systems" and (path.parent.parent / "prep" / "manifest.json").is_file():
+    run = Run(path)
+    if path.parent.name == "systems" and not run.prep.is_dir():
         if system not in (None, path.name):
             raise ConfigError(
                 f"{path} is not the folder of '{system}'",
                 where="system",
                 hint="leave system= out, or give the folder of the run",
             )
-        return Run(path.parent.parent), path.name
-    mismatch = (
-        "no such folder"
-        if not path.exists()
-        else "neither a prepared run nor a system's folder in one"
-    )
-    raise DataError(
-        mismatch,
-        where=path,
-        hint="name a folder that `nmtkit prep` made, such as runs/demo, or one in its systems/",
-    )
+        run, system = Run(path.parents[1]), path.name
+    run.manifest()
+    return run, system
 
 
 class LoadedSystem:

@@ -213,8 +213,8 @@ def test_which_system(run, tmp_path, stderr, monkeypatch):
         (run.path, "plan", "no system 'plan'"),
         (run.path / "systems" / "plan", None, "no system 'plan'"),
         (run.path / "systems" / "plain", "other", "is not the folder of 'other'"),
-        (run.path / "nothing", None, "no such folder"),
-        (run.path / "prep", None, "neither a prepared run nor a system's folder"),
+        (run.path / "nothing", None, "this run is not prepared"),
+        (run.path / "prep", None, "this run is not prepared"),
     ]:
         refused(NmtkitError, said, nmtkit.load, path, system, "cpu")
     refused(ConfigError, "did you mean 'beam'", nmtkit.load, run.path, "plain", "cpu", baem=3)
