@@ -324,11 +324,11 @@ class Trainer:
         try:
             with self.averages.in_model():
                 of_pairs = self.gradients.with_memory(
-                    batch_loss, self.model, self.store, rows, self.settings, self.autocast
+                    batch_loss, self.model, self.store, rows, self.autocast
                 )
         finally:
             self.model.train()
-        return all(map(math.isfinite, of_pairs))
+        return math.isfinite(of_pairs)
 
     def _begin_to_write(self) -> None:
         self.state.scaler = self.descent.scaler.state_dict()

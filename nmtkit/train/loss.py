@@ -85,12 +85,14 @@ def backward(
 
 
 @torch.no_grad()
-def evaluate(logits_of: Logits, hidden: Tensor, batch: Batch, smoothing: float, chunk: int) -> Loss:
-    """Return the loss of a batch without gradients; arguments as of `backward`."""
+def evaluate(logits_of: Logits, hidden: Tensor, batch: Batch, chunk: int) -> Tensor:
+    """Return the negative log-likelihood of a batch without gradients; arguments as of
+    `backward`.
+    """
     real, targets = _real_positions(batch)
     flat = hidden.flatten(0, 1)
     rows = flat if real is None else flat.index_select(0, real)
-    return _chunks(logits_of, rows, targets, smoothing, None, chunk)
+    return _chunks(logits_of, rows, targets, 0, None, chunk).nll
 
 
 def _real_positions(batch: Batch) -> tuple[Tensor | None, Tensor]:

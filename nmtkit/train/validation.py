@@ -63,13 +63,12 @@ class Validation:
     """One measurement on the development set.
 
     Attributes:
-        loss, smoothed: per target token.
+        loss: per target token.
         bleu: None if the settings exclude BLEU or decoding failed.
         dev_set: hash of the development set and of the number of sentences that BLEU uses.
     """
 
     loss: float
-    smoothed: float
     bleu: float | None
     signature: str | None
     loss_seconds: float
@@ -86,7 +85,6 @@ class Validation:
         """Return the values for metrics.jsonl."""
         return {
             "dev_loss": self.loss,
-            "dev_smoothed": self.smoothed,
             "dev_perplexity": perplexity(self.loss),
             "dev_bleu": self.bleu,
             "signature": self.signature,
@@ -105,17 +103,14 @@ class Validation:
 
 
 @torch.no_grad()
-def batch_loss(
-    model: Model, store: Pairs, rows: Ids, settings: TrainSettings, autocast: dict[str, Any]
-) -> tuple[float, float]:
-    """Return the sums of the loss and of the smoothed loss of some pairs of a store."""
+def batch_loss(model: Model, store: Pairs, rows: Ids, autocast: dict[str, Any]) -> float:
+    """Return the sum of the loss of some pairs of a store."""
     device = next(model.parameters()).device
     chunk = losses.chunk_rows(model.vocabularies.tgt, device.type)
     batch = collate(store, rows, device, model.context_rule)
     with torch.autocast(**autocast):
         hidden = target_states(model, batch)
-        loss = losses.evaluate(model.logits, hidden, batch, settings.label_smoothing, chunk)
-    return float(loss.nll), float(loss.smoothed)
+        return float(losses.evaluate(model.logits, hidden, batch, chunk))
 
 
 def dev_search(store: Store) -> SearchSettings:
@@ -200,7 +195,7 @@ class Validator:
         measured: Measured = None, None, []
         self._model.eval()
         try:
-            loss_and_smoothed = self._loss(stop)
+            loss = self._loss(stop)
             loss_end = time.monotonic()
             if self._decodes:
                 measured = self._bleu(stop)
@@ -210,25 +205,23 @@ class Validator:
             self._model.train()
         bleu, signature, samples = measured
         seconds = loss_end - start, time.monotonic() - loss_end
-        return Validation(*loss_and_smoothed, bleu, signature, *seconds, samples, self._dev_set)
+        return Validation(loss, bleu, signature, *seconds, samples, self._dev_set)
 
-    def _loss(self, stop: Stop) -> tuple[float, float]:
-        """Return the loss and the smoothed loss per target token."""
-        nll = smoothed = 0.0
+    def _loss(self, stop: Stop) -> float:
+        """Return the loss per target token."""
         rows = self._readable
         batches = [batch[np.isin(batch, rows)] for batch in self._batches]
         batches = [batch for batch in batches if len(batch)]
 
-        def loss(rows: Ids) -> tuple[float, float]:
-            of_rows = self._model, self._store, rows, self._settings, self._autocast
-            sums: tuple[float, float] = self.with_memory(batch_loss, *of_rows)
-            return sums
+        def loss(rows: Ids) -> float:
+            of_rows = self._model, self._store, rows, self._autocast
+            nll: float = self.with_memory(batch_loss, *of_rows)
+            return nll
 
+        nll = 0.0
         for of_batch in self._shared(batches, loss, stop):
-            nll += of_batch[0]
-            smoothed += of_batch[1]
-        tokens = max(1, int(self._store.tgt_lengths[rows].sum()))
-        return nll / tokens, smoothed / tokens
+            nll += of_batch
+        return nll / max(1, int(self._store.tgt_lengths[rows].sum()))
 
     def _shared(
         self,

@@ -406,7 +406,7 @@ def test_36_a_clock_that_is_set_back_changes_nothing_that_counts(run, tmp_path, 
 
 
 def validation(loss, bleu, dev_set="one", signature="nrefs:1"):
-    return Validation(loss, loss, bleu, signature, 0, 0, [], dev_set)
+    return Validation(loss, bleu, signature, 0, 0, [], dev_set)
 
 
 def test_41_the_best_is_sought_anew_when_another_development_set_is_measured(

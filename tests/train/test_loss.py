@@ -71,18 +71,18 @@ def test_loss_and_gradients_equal_the_formula(chunk, smoothing, top, path):
         [hidden.grad, linear.weight.grad, linear.bias.grad], expected, strict=True
     ):
         assert torch.allclose(gradient, wanted, atol=1e-12, rtol=1e-10)
-    again = losses.evaluate(logits_of, hidden, batch, smoothing, chunk)
-    assert float(again.smoothed) == pytest.approx(total.item(), abs=1e-10)
-    assert not again.smoothed.requires_grad
+    again = losses.evaluate(logits_of, hidden, batch, chunk)
+    assert float(again) == pytest.approx(nll, abs=1e-10)
+    assert not again.requires_grad
 
 
 def test_large_logits_do_not_overflow(path):
     hidden, batch, linear = make(torch.float32)
-    exact = losses.evaluate(linear.double(), 1e4 * hidden.double(), batch, 0.1, 16)
+    exact = losses.evaluate(linear.double(), 1e4 * hidden.double(), batch, 16)
     linear.float()
     big = (1e4 * hidden).requires_grad_()
     found = losses.backward(linear, big, batch, 0.1, 1.0, 16)
-    assert float(found.smoothed) == pytest.approx(float(exact.smoothed), rel=1e-5)
+    assert float(found.nll) == pytest.approx(float(exact), rel=1e-5)
     assert float(found.nll) / 16 > 1000  # far beyond what a probability can be told apart from zero
     assert torch.isfinite(big.grad).all()
 
@@ -106,12 +106,12 @@ def test_unpadded_batches_skip_the_gathering():
     full = torch.full((4,), 7)
     tgt = batch.tgt_out.clamp(min=4)
     one = losses.evaluate(
-        linear, hidden, Batch(tgt, full, full, tgt, tgt, full, tgt_padded=False), 0.1, 9
+        linear, hidden, Batch(tgt, full, full, tgt, tgt, full, tgt_padded=False), 9
     )
     two = losses.evaluate(
-        linear, hidden, Batch(tgt, full, full, tgt, tgt, full, tgt_padded=True), 0.1, 9
+        linear, hidden, Batch(tgt, full, full, tgt, tgt, full, tgt_padded=True), 9
     )
-    assert float(one.smoothed) == pytest.approx(float(two.smoothed), abs=1e-12)
+    assert float(one) == pytest.approx(float(two), abs=1e-12)
 
 
 @pytest.mark.parametrize("scale", [1e-3, torch.tensor(1e-3)], ids=["number", "tensor"])

@@ -360,7 +360,7 @@ def test_the_extra_validation_at_the_end_does_not_count_for_patience(run, monkey
 
 
 def test_the_learning_rate_has_run_down(run, monkeypatch):
-    monkeypatch.setattr(Validator, "_loss", lambda self, stop: (1.0, 1.0))
+    monkeypatch.setattr(Validator, "_loss", lambda self, stop: 1.0)
     more = (
         "train.schedule=plateau",
         "train.lr=0.01",
@@ -776,7 +776,7 @@ def test_init_from_what_gives_little_is_a_warning(run, stderr):
 )
 def test_which_is_better(new, best, by, better):
     loss, bleu = new
-    validated = Validation(loss, loss, bleu, None, 0, 0, [])
+    validated = Validation(loss, bleu, None, 0, 0, [])
     assert is_better(validated, best and Best(1, *best), by) == better
 
 
