@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -94,26 +93,16 @@ def put_optimizer_tensors(
 ) -> None:
     """Set an optimiser to the state of a checkpoint.
 
-    Raises: CheckpointError if the tensors do not fit the model, or some are missing.
+    Raises: CheckpointError if the tensors do not fit the model.
     """
-    parameters = _parameters(model)
-    kinds = Counter(key.partition("/")[2] for key in tensors if not key.startswith(RAW))
-    if {*kinds.values()} != {3}:  # a parameter that was never updated may have none
-        message = "the optimiser's state is incomplete"
+    places = optimizer_tensors(model, optimizer)
+    stored = {key: tensor for key, tensor in tensors.items() if not key.startswith(RAW)}
+    shapes = [{key: t.shape for key, t in of.items()} for of in (places, stored)]
+    if shapes[0] != shapes[1]:
+        message = "the optimiser's state is incomplete, or of another model"
         raise CheckpointError(message, where=where, hint=TRAIN_AGAIN)
-    for key, tensor in tensors.items():
-        kind, _, name = key.partition("/")
-        if key.startswith(RAW):
-            continue
-        parameter = parameters.get(name)
-        if parameter is None or (kind != "step" and parameter.shape != tensor.shape):
-            message = f"the optimiser's state is of another model: {key}"
-            raise CheckpointError(message, where=where, hint=TRAIN_AGAIN)
-        if kind != "step":
-            tensor = tensor.to(parameter.device, parameter.dtype)
-        elif optimizer.defaults["fused"]:  # other kernels have it in main memory
-            tensor = tensor.to(parameter.device, torch.float32)
-        optimizer.state[parameter][kind] = tensor
+    for key, place in places.items():
+        place.copy_(stored[key])
 
 
 @dataclass

@@ -211,7 +211,7 @@ def test_all_damaged_is_an_error(run):
     [
         ("state.json", {"window": 9}, "was in window 9 of 1"),
         ("state.json", {"epoch": -1}, "every checkpoint of this system is damaged"),
-        ("optimizer.safetensors", b"", "the optimiser's state is incomplete"),
+        ("optimizer.safetensors", b"", "the optimiser's state is incomplete, or of another model"),
     ],
 )
 def test_a_damaged_state_with_the_right_hash_is_refused(run, name, damaged, message):
