@@ -6,7 +6,7 @@ rows of the subwords that both have are copied.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -138,31 +138,27 @@ def _common_rows(path: Path, run: Run, model: Model) -> dict[str, _Rows]:
     shared = here[0] is here[1]
 
     @functools.cache
-    def rows(axis: int, side: int, other: int) -> _Rows:
-        ids = {token: i for i, token in enumerate(there[other])}
+    def rows(axis: int, side: int) -> _Rows:
+        ids = {token: i for i, token in enumerate(there[side])}
         pairs = [(i, ids[token]) for i, token in enumerate(here[side]) if token in ids]
         common = torch.tensor(pairs, dtype=torch.int64).reshape(-1, 2)
         label = "embedding rows" if shared else f"{SIDES[side]} embedding rows"
         return _Rows(axis, label, common[:, 0], common[:, 1], (len(here[side]), len(ids)))
 
-    axes = _vocabulary_axes(functools.partial(type(model), model.settings))
-    try:
-        stored = _vocabulary_axes(_builder(path))
-    except (ConfigError, DataError):
-        stored = axes  # their variant cannot be loaded: assume that their sides are those here
-    return {name: rows(*axes[name], stored.get(name, axes[name])[1]) for name in axes}
+    return {name: rows(*place) for name, place in _vocabulary_axes(model).items()}
 
 
-def _vocabulary_axes(build: Callable[[Vocabularies], Model]) -> dict[str, tuple[int, int]]:
+def _vocabulary_axes(model: Model) -> dict[str, tuple[int, int]]:
     """Return for each parameter that grows with a vocabulary the axis, and the side (0, 1)."""
     with torch.device("meta"):  # shapes alone, no memory
-        small, large = (build(Vocabularies(size, size + 1, shared=True)) for size in (8, 16))
-    sizes = dict(large.named_parameters(remove_duplicate=False))
+        sizes = (Vocabularies(size, size + 1, shared=True) for size in (8, 16))
+        small, large = (type(model)(model.settings, of_size) for of_size in sizes)
+    of_large = dict(large.named_parameters(remove_duplicate=False))
     return {
         name: (axis, length - 8)
         for name, parameter in small.named_parameters(remove_duplicate=False)
         for axis, length in enumerate(parameter.shape)
-        if sizes[name].shape[axis] == length + 8 and length in (8, 9)
+        if of_large[name].shape[axis] == length + 8 and length in (8, 9)
     }
 
 
@@ -171,22 +167,14 @@ def _run_of(path: Path) -> Run:
     return Run(path.parent.parent.parent.parent)
 
 
-def _builder(path: Path) -> Callable[[Vocabularies], Model]:
-    """Return what builds the model of a checkpoint.
-
-    Raises: ConfigError, DataError if its system is not known.
-    """
-    config = System(path.parent.parent).read_config()
-    return functools.partial(build_model, config.variant, config.model)
-
-
 def _first_names(path: Path) -> dict[str, str]:
     """Return every name of the parameters of a checkpoint's model, and the stored one: layers may
     share parameters. Return {} if the model is not known.
     """
     try:
+        config = System(path.parent.parent).read_config()
         with torch.device("meta"):  # names alone, no memory
-            model = _builder(path)(Vocabularies(8, 8, shared=True))
+            model = build_model(config.variant, config.model, Vocabularies(8, 8, shared=True))
     except ConfigError as error:
         console.warn(f"its model is not built, so parameters that it shares may be lost: {error}")
         return {}
