@@ -25,9 +25,6 @@ begins early.
 """
 LOSSES = 2
 """Numbers at the end of each bucket; those of the last bucket are the sums of the losses."""
-BITS = 52
-"""Flags in one float64."""
-ALL = (1 << BITS) - 1
 
 
 class GradientSums:
@@ -108,14 +105,14 @@ class GradientSums:
             self._send()
         if self._rounded:
             self._waits.append(self._ranks.begin_sum(self._flats[-1][-LOSSES:]))
-        flags = sum(1 << i for i in self._used)
-        starts = range(0, len(self._parameters), BITS)
-        rows = self._ranks.gather([*numbers, *(flags >> start & ALL for start in starts)])
+        used = [i in self._used for i in range(len(self._parameters))]
+        rows = self._ranks.gather([*numbers, *used])
         for wait in self._waits:
             wait()
         self._waits = []
-        for i, parameter in enumerate(self._parameters):
-            if not any(int(row[len(numbers) + i // BITS]) >> i % BITS & 1 for row in rows):
+        of_ranks = zip(*(row[len(numbers) :] for row in rows), strict=True)
+        for parameter, used_by in zip(self._parameters, of_ranks, strict=True):
+            if not any(used_by):
                 parameter.grad = None
         losses = self._flats[-1][-LOSSES:].to(losses.dtype, copy=True)
         return losses, [row[: len(numbers)] for row in rows]
