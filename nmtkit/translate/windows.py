@@ -191,18 +191,15 @@ def _raw_windows(stream: BinaryIO, size: int, silence: float) -> Iterator[list[b
         yield from windowed((line.removesuffix(b"\n") for line in stream), size)
         return
     waiting: list[bytes] = []
-    partial = []  # of the line not ended yet
+    rest = b""  # the line not ended yet
     number = 0  # lines that have ended
     begin = 0.0  # when the first waiting line has come, or the last window has ended
     while block := _next_block(descriptor):
-        first, *rest = block.split(b"\n")
-        partial.append(first)
-        number += len(rest)
-        if rest:
-            begin = begin if waiting else time.monotonic()
-            waiting += [b"".join(partial), *rest[:-1]]
-            partial = [rest[-1]]
-        if sum(map(len, partial)) > files.LONGEST:
+        *ended, rest = (rest + block).split(b"\n")
+        number += len(ended)
+        begin = begin if waiting else time.monotonic()
+        waiting += ended
+        if len(rest) > files.LONGEST:
             yield from windowed(waiting, size)
             raise files.too_long(number + 1, "stdin")
         while len(waiting) >= size or (
@@ -214,5 +211,4 @@ def _raw_windows(stream: BinaryIO, size: int, silence: float) -> Iterator[list[b
         ):
             yield waiting[:size]
             waiting, begin = waiting[size:], time.monotonic()  # a search may have taken long
-    last = b"".join(partial)
-    yield from windowed([*waiting, *([last] if last else [])], size)
+    yield from windowed([*waiting, *([rest] if rest else [])], size)
