@@ -51,7 +51,6 @@ class Resegmented:
     Attributes:
         shard_sizes: pairs of each shard.
         spans: None, because spans of other subwords do not fit.
-        fixed: share of the words in the first `ROWS` pairs that have no other segmentation.
     """
 
     def __init__(
@@ -73,7 +72,6 @@ class Resegmented:
             splitter.sampler(strength, vocabulary)
             for splitter, vocabulary in zip(splitters, vocabularies, strict=True)
         ]
-        self.fixed = self._read(range(min(ROWS, len(store)))).fixed
         self._words: _Words | None = None  # of the shards of the current window
         self._shards: list[int] = []
         self._held: dict[int, tuple[_Drawn, int]] = {}  # by shard; the number of its first pair
@@ -142,8 +140,7 @@ class Resegmented:
         counts = np.bincount(numbers, minlength=len(types))
         several = np.array([bool(text) for _, text, _ in word_types])
         draws = np.where(several, np.minimum(counts, DRAWS), 1)
-        fixed = float(counts[~several].sum() / max(1, counts.sum()))
-        return _Words(numbers, starts, word_types, draws, fixed)
+        return _Words(numbers, starts, word_types, draws)
 
     def _draw(self, words: _Words, epoch: int, window: int) -> _Drawn:
         text = f"{self._seed} {epoch}" + (f" {window}" if window else "")
@@ -234,14 +231,12 @@ class _Words:
         types: of each different word: its side, its text (empty if it is never split anew), and its
             ids.
         draws: segmentations of each different word that are drawn.
-        fixed: share of the words in the text that are never split anew.
     """
 
     numbers: Ints32
     starts: Ids
     types: list[tuple[int, str, list[int]]]
     draws: Ids
-    fixed: float
 
 
 @dataclass(frozen=True)

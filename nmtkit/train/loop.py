@@ -311,7 +311,7 @@ class Trainer:
             unmeasured = self.state.validated < self.state.step
             if unmeasured and not self.ranks.first_does(self._is_finite):
                 raise TrainingDiverged(f"the loss is not finite after step {self.state.step}")
-            # There is one copy of the tensors at a time. The other ranks wait as long as it takes.
+            # There is one copy of the tensors at a time. The other ranks wait.
             self.ranks.first_does(self.writer.finish)
             if self.ranks.first:
                 self._begin_to_write()

@@ -60,9 +60,6 @@ from nmtkit.train.stop import reason_to_end
 from nmtkit.train.validation import Validator
 from nmtkit.user_classes import blamed_on
 
-MANY_FIXED = 0.5
-"""Share of words without another segmentation from which `train.subword_dropout` is doubted."""
-
 
 def train(run: Run, *, ranks: Ranks | None = None, **values: Any) -> None:
     """Train a system of a run, or continue it.
@@ -273,13 +270,7 @@ class _Training:
         splitters = [TextSide.load(prep, "src").splitter, TextSide.load(prep, "tgt").splitter]
         vocabularies = load_vocabularies(prep)
         strength, seed = settings.subword_dropout, settings.seed
-        pairs = Resegmented(store, splitters, vocabularies, strength, seed)
-        if pairs.fixed > MANY_FIXED:
-            console.warn(
-                f"train.subword_dropout cannot change {pairs.fixed:.0%} of the words of the text"
-                " (punctuation and words with an unknown part)"
-            )
-        return pairs
+        return Resegmented(store, splitters, vocabularies, strength, seed)
 
     def announce(self, state: TrainState, model: Model, pairs: int) -> None:
         """Say what is trained by how many processes."""
