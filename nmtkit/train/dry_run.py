@@ -29,7 +29,6 @@ class Estimate:
     """What the rest of a training takes.
 
     Attributes:
-        largest: the most positions that are computed at once.
         timed: updates that were timed.
         speed: target tokens in a second.
         updates: still to make.
@@ -37,7 +36,6 @@ class Estimate:
         epochs: passes over the training set that these updates are.
     """
 
-    largest: int
     timed: int
     speed: float
     updates: int
@@ -54,7 +52,7 @@ def rehearse(trainer: Trainer) -> Estimate:
     """Compute the largest batch and a few updates, which change the model but write nothing."""
     state, s = trainer.state, trainer.settings
     begin, seconds = state.step, state.seconds
-    largest = trainer.probe()
+    trainer.probe()
     for _ in range(WARM_UP):
         trainer.make_update()
     trainer.read()
@@ -71,7 +69,7 @@ def rehearse(trainer: Trainer) -> Estimate:
     if s.max_minutes:
         epochs = min(epochs, speed * (60 * s.max_minutes - seconds) / epoch_tokens)
     epochs = max(0.0, epochs)
-    return Estimate(largest, timed, speed, round(epochs * updates), epochs * epoch_tokens, epochs)
+    return Estimate(timed, speed, round(epochs * updates), epochs * epoch_tokens, epochs)
 
 
 def of_an_epoch(trainer: Trainer) -> tuple[float, float]:
@@ -120,7 +118,6 @@ def _rows(trainer: Trainer, estimate: Estimate) -> list[tuple[str, str]]:
         ("variant", trainer.about["variant"]),
         ("parameters", f"{count_parameters(trainer.model):,}"),
         ("memory", f"{memory() / 2**30:.2f} GiB {held}, measured"),
-        ("largest batch", f"{estimate.largest:,} positions"),
         ("updates", f"{estimate.updates:,} to make: {epochs} epochs"),
         ("speed", f"{estimate.speed:,.0f} target tokens/s, measured in {timed}"),
         ("time", f"{console.duration(estimate.seconds)} without validations, estimated"),

@@ -258,11 +258,9 @@ class Trainer:
         if not at_the_end:
             self._logged, state.log = state.log, Window()
 
-    def probe(self) -> int:
+    def probe(self) -> None:
         """Compute the largest batch of the window, or of joined batches the update with the largest
         part, without an update of the model, so that too little memory shows at once.
-
-        Returns: the most positions that were computed at once.
         """
         update = [self.updates.batches.largest()]
         if self.gradients.joins:
@@ -270,7 +268,6 @@ class Trainer:
             update = max(updates, key=self.gradients.largest_part, default=update)
         self.gradients.compute(update, 0, 1)
         self.descent.optimizer.zero_grad(set_to_none=True)
-        return self.gradients.largest_part(update)
 
     # Validations and checkpoints
 

@@ -63,7 +63,7 @@ def test_a_dry_run_prints_the_training_and_writes_nothing(run, seen, stdout):
     assert rows["model.d_model"].split() == ["16", "512"]
     assert "train.epsilon" not in rows and "train.seed" not in rows
     assert re.search(r"memory +\d+\.\d\d GiB this process, measured", printed)
-    assert f"updates        40 to make: {passes(trainer, 40):.1f} epochs" in printed
+    assert rows["updates"] == f"40 to make: {passes(trainer, 40):.1f} epochs"
     assert estimate.timed == 5  # a second each, until five have passed
     assert estimate.epochs == pytest.approx(passes(trainer, 4000) / 100, rel=0.01)
     total = trainer.store.tgt_lengths.sum() * estimate.epochs
