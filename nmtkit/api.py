@@ -35,7 +35,7 @@ from nmtkit.translate.demands import LineDemand
 from nmtkit.translate.scorer import ForcedLine, Scorer
 from nmtkit.translate.systems import SystemGroup, choose
 from nmtkit.translate.translator import Translation
-from nmtkit.translate.windows import Boundaries, windowed, windows_for
+from nmtkit.translate.windows import Boundaries, check_reads_documents, windowed, windows_for
 from nmtkit.user_classes import blamed_on
 
 Starting = Sequence[int] | Literal["blank"] | None
@@ -308,12 +308,7 @@ class LoadedSystem:
         """Return where documents start among `count` lines."""
         if documents is None:
             return Boundaries()
-        if self._searches.context_rule is None:
-            raise ConfigError(
-                f"'{self.name}' reads no context, so documents make no difference",
-                where="documents",
-                hint="leave it out",
-            )
+        check_reads_documents(self._searches.context_rule, self.name, "documents")
         if isinstance(documents, str):
             if documents != BLANK:
                 raise ConfigError(

@@ -19,7 +19,7 @@ from nmtkit import console, files
 from nmtkit.corpora.corpus import is_markup
 from nmtkit.corpora.document_starts import BLANK, MARKER
 from nmtkit.data.ragged import RaggedShards
-from nmtkit.errors import ConfigError, DataError, counted
+from nmtkit.errors import DataError, counted
 from nmtkit.records import SearchSpeed
 from nmtkit.translate.demands import LineDemand, read_demands
 from nmtkit.translate.scorer import Scorer
@@ -28,6 +28,7 @@ from nmtkit.translate.translator import Translation, Window
 from nmtkit.translate.windows import (
     MARKED,
     Boundaries,
+    check_reads_documents,
     file_windows,
     is_marker,
     stream_windows,
@@ -147,12 +148,7 @@ def checked_boundaries(
         if source != "-":
             _warn_of_marks(Path(source))
         return Boundaries()
-    if scorer.context_rule is None:
-        raise ConfigError(
-            f"'{group.name}' reads no context, so documents make no difference",
-            where="--docs",
-            hint="leave it out",
-        )
+    check_reads_documents(scorer.context_rule, group.name, "--docs")
     must_be_marked = source != "-" and boundaries.mark == MARKER
     if must_be_marked and not any(map(is_marker, files.text_lines(Path(source)))):
         message = "no line of it is <d>, so that all would be one document"
