@@ -13,7 +13,7 @@ from rich.filesize import decimal
 from nmtkit import console, files, trust
 from nmtkit.cli.command import command
 from nmtkit.cli.program import examples
-from nmtkit.errors import DataError, NmtkitError
+from nmtkit.errors import DataError, NmtkitError, explained
 from nmtkit.options import Options, option
 from nmtkit.presets import preset_names
 from nmtkit.records import BestCheckpoint, TranslationMeta, load
@@ -76,10 +76,9 @@ def _described(run: Run) -> files.JsonObject:
     values = {"run": str(run.path)}
     try:
         return {**values, **_facts(run)}
-    except NmtkitError as error:
-        return {**values, "error": f"{error.message} ({error.where or run.path})"}
-    except OSError as error:
-        return {**values, "error": f"{error.strerror} ({error.filename or run.path})"}
+    except (NmtkitError, OSError) as error:
+        problem = explained(error)
+        return {**values, "error": f"{problem.message} ({problem.where or run.path})"}
 
 
 def _facts(run: Run) -> files.JsonObject:

@@ -84,7 +84,7 @@ def optimizer_tensors(model: nn.Module, optimizer: AdamW) -> dict[str, Tensor]:
     return {
         f"{kind}/{name}": tensor
         for name, parameter in _parameters(model).items()
-        for kind, tensor in optimizer.state.get(parameter, {}).items()
+        for kind, tensor in optimizer.state[parameter].items()
     }
 
 
