@@ -124,7 +124,7 @@ def in_groups(
 
 
 COLUMNS = (
-    text_column("group", "source length"),
+    text_column("group", "length"),
     Column("sentences", "sentences"),
     text_column("system"),
     interval_column("bleu", "BLEU"),
@@ -165,4 +165,4 @@ def figure(scores: Sequence[LengthScore], unit: str, title: str) -> str | None:
     series: dict[str, list[Estimate]] = {}
     for score in scores:
         series.setdefault(score.system, []).append(score.bleu)
-    return figures.grouped_bars(labels, series, f"source length ({unit})", "BLEU", title)
+    return figures.grouped_bars(labels, series, f"length in {unit}", "BLEU", title)

@@ -174,7 +174,7 @@ def length_table(result: Scores, key: str) -> Table:
         for row, score in zip(rows, groups, strict=True):
             row[4:4] = [score.difference, score.p]
     name = "lengths" if of_bleu else f"lengths-{key}"
-    title = f"{result.set} by source length in {by_length.unit} (groups: {by_length.buckets})"
+    title = f"{result.set} by length in {by_length.unit} (groups: {by_length.buckets})"
     title += "" if of_bleu else f": {header(key)}"
     first = ["system", key, "delta", "p", "sentences"]
     notes = length_notes(result, key, groups)

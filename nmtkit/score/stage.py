@@ -220,7 +220,7 @@ class ScoredSet:
                 update={"buckets": self.length_groups, "group_by": self.grouping}
             ),
             source_lengths(self.run, self.text_set),
-            "subwords",
+            "subwords of the source",
             texts,
             self.seed_groups,
             self.made_from.budgets,
