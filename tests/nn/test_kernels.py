@@ -449,11 +449,13 @@ def test_a_step_of_a_cell_for_all_positions(cell, inverted, dtype, kernels):
 # Scores of additive attention
 
 
-@TYPES
+@pytest.mark.parametrize(("dtype", "other"), [(WIDE, NARROW), (NARROW, WIDE)], ids=["keys", "q"])
 @pytest.mark.parametrize(("positions", "width"), [(1, 16), (5, 70), (35, 130)])
-def test_scores_of_additive_attention(positions, width, dtype):
+def test_scores_of_additive_attention(positions, width, dtype, other):
+    """Queries or keys are narrow."""
     torch.manual_seed(5)
-    inputs = numbers(2, width), numbers(2, positions, width, dtype=dtype), numbers(width)
+    q, keys = (numbers(2, *n, width, dtype=t) for n, t in (((), dtype), ((positions,), other)))
+    inputs = q, keys, numbers(width)
     out = additive.scores(*inputs, 0.5)
     q, keys, v = exact = [t.detach().double().requires_grad_() for t in inputs]
     right = (q[:, None] + keys / 2).tanh() @ v
