@@ -88,7 +88,7 @@ class AdditiveAttention(nn.Module):
             scores = gpu.additive_scores(q, keys, v, 0.5)
             if scores is None:
                 scores = _Scores.apply(self, q.to(keys.dtype), keys, v)
-            return normalise(scores, mask, scale)
+            return normalise(scores.to(keys.dtype), mask, scale)
 
         return attend
 

@@ -84,13 +84,8 @@ def _for(x: Tensor) -> Kernels | None:
 
 
 def _in_training(x: Tensor) -> Kernels | None:
-    """Return the kernels if they compute a training step with x; torch.compile makes its own."""
+    """Return the kernels if they compute a training step with x, outside of compiled graphs."""
     return _for(x) if torch.is_grad_enabled() and not torch.compiler.is_compiling() else None
-
-
-def trains(x: Tensor) -> bool:
-    """True if kernels compute a training step with x."""
-    return _in_training(x) is not None
 
 
 def attends_in_rows(dtype: torch.dtype) -> bool:
@@ -214,14 +209,17 @@ def _plain(norm: nn.LayerNorm) -> bool:
 
 def with_narrow(x: Tensor) -> Tensor:
     """Return x with a copy of 16 bits for `narrow`, if several products under autocast read x."""
-    kind = _narrow_type(x) if trains(x) else None  # tensors of a search have no versions
+    learns = _in_training(x) is not None
+    kind = _narrow_type(x) if learns else None  # tensors of a search have no versions
     if kind not in (None, x.dtype):
         x.in_16_bits = x.to(kind), x._version  # type: ignore[attr-defined]
     return x
 
 
 def narrow(x: Tensor) -> Tensor:
-    """Return the copy of 16 bits that `residual_norm` or `with_narrow` made of x; else x."""
+    """Return the copy for products that `residual_norm`, `with_narrow` or `recurrent_step` made of
+    x; else x.
+    """
     rounded, version = getattr(x, "in_16_bits", (None, 0))
     return rounded if rounded is not None and version == x._version else x
 
@@ -258,10 +256,21 @@ def recurrent_step(
     return result
 
 
+def refines(h: Tensor, queries: int, width: int) -> bool:
+    """True if kernels compute steps of a cell for all positions of a sentence, in training.
+
+    Args:
+        queries: of a sentence.
+        width: of the cell's states.
+    """
+    kernels = _in_training(h)
+    return kernels is not None and queries == 1 and width <= kernels.cells.WIDEST
+
+
 def refined_states(
     cell: str, x: Tensor, h: Tensor, p: Tensor, dtype: torch.dtype, *others: Any
 ) -> Tensor | None:
-    """Return a step of a cell for all positions of a sentence, (B, 1, S, H).
+    """Return a step of a cell for all positions of a sentence, (B, 1, S, H), if it `refines`.
 
     Args:
         cell, others: see `recurrent_step`.
@@ -270,13 +279,11 @@ def refined_states(
         dtype: number type of the result.
     """
     kernels = _in_training(h)
-    if kernels is None or len({x.size(1), h.size(1), p.size(1), 1}) > 1:
+    if kernels is None or not refines(h, max(t.size(1) for t in (x, h, p)), h.size(-1)):
         return None
-    positions = max(x.size(2), h.size(2), p.size(2))
+    positions = max(t.size(2) for t in (x, h, p))
     x, h, p = (t.expand(-1, -1, positions, -1) for t in (x, h, p))
-    if not kernels.cells.fits(x, h := h.contiguous()):
-        return None
-    copy: Tensor = getattr(kernels.cells, cell)(x, h, p, *others, only=dtype)[1]
+    copy: Tensor = getattr(kernels.cells, cell)(x, h.contiguous(), p, *others, only=dtype)[1]
     return copy
 
 

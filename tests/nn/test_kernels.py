@@ -523,6 +523,7 @@ def kernels(monkeypatch):
     )
     of_norm = SimpleNamespace(fits=norm.fits, residual_norm=counted(norm, "residual_norm", "norm"))
     of_cells = SimpleNamespace(
+        WIDEST=cells.WIDEST,
         fits=cells.fits,
         gru=counted(cells, "gru", "cells"),
         adaptive=counted(cells, "adaptive", "cells"),
@@ -579,6 +580,34 @@ def test_a_training_step_of_cells_with_kernels_is_one_without(case, kernels, mon
     make = packed_for if case.build().reads_packed else batch_for
     same_step(lambda: case.build(dtype=WIDE, dropout=0.0), make(case.build()), monkeypatch)
     assert kernels.cells and bool(kernels.additive) == (case.variant != "amn")
+
+
+@pytest.mark.parametrize(
+    ("case", "rows", "dtype"),
+    [
+        (Case("caru"), 3, WIDE),
+        (Case("gatt"), 3, WIDE),
+        (Case("caru", (("caatt", False),)), 1, NARROW),
+        (Case("rnnsearch"), 1, NARROW),
+    ],
+    ids=str,
+)
+def test_a_training_step_that_kernels_compute_in_part(case, rows, dtype, kernels, monkeypatch):
+    """Several targets for a source, or parameters of 16 bits: as without kernels."""
+    model, found = case.build(dtype=dtype, dropout=0.0).train(), []
+    batch = batch_for(model)
+    tgt_in = batch.tgt_in.repeat_interleave(rows, 0)
+    for door in (gpu._for, lambda x: None):
+        monkeypatch.setattr(gpu, "_for", door)
+        hidden, _ = model.decode(tgt_in, model.encode(batch))
+        found.append(
+            [hidden, *torch.autograd.grad(hidden.square().sum(), model.encoder.parameters())]
+        )
+    scale = 1e-4 if dtype == WIDE else 2**-6
+    for value, right in zip(*found, strict=True):
+        error = (value - right).abs().max() / right.abs().max().clamp(min=1e-30)
+        assert value.dtype == dtype and error < scale
+    assert kernels.cells
 
 
 @pytest.mark.parametrize(

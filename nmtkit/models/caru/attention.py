@@ -17,7 +17,6 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
-from torch.utils.checkpoint import checkpoint
 
 from nmtkit.models.caru.gates import Gate
 from nmtkit.nn import gpu
@@ -88,9 +87,8 @@ class GatedAttention(nn.Module):
             q, states = (x.to(wide).view(*of_s.shape[:3], -1) for x in (query(s), s))
             history = states if gate.inverted else h
             arguments = *fixed, q, history, of_h, of_s, *gate.inner()
-            if gpu.trains(h):
-                options: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": False}
-                context, alpha = checkpoint(refine_and_attend, gate, *arguments, **options)
+            if gpu.refines(h, q.size(1), gate.width):
+                context, alpha = _WithKernels.apply(gate, *arguments)
             elif torch.is_grad_enabled():
                 context, alpha = _Recomputed.apply(self, *arguments)
             else:
@@ -216,6 +214,32 @@ class _Recomputed(torch.autograd.Function):
         alpha, *tensors = ctx.saved_tensors
         gradients = ctx.attention.step_gradients(grads, alpha, ctx.scale, *tensors)
         return None, None, None, *gradients
+
+
+class _WithKernels(torch.autograd.Function):
+    """`refine_and_attend` by kernels, computed again in backward, which reads what they keep."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, gate: Gate, mask: Visible, scale: Scale, *tensors: Tensor
+    ) -> tuple[Tensor, ...]:
+        ctx.fixed = fixed = gate, mask, scale
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*tensors)
+        with torch.enable_grad():  # kernels serve trainings alone
+            return tuple(x.detach() for x in refine_and_attend(*fixed, *tensors))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        inputs = [x.detach().requires_grad_(x.requires_grad) for x in ctx.saved_tensors]
+        with torch.enable_grad():
+            results = refine_and_attend(*ctx.fixed, *inputs)
+        learnt = [x for x in inputs if x.requires_grad]
+        used = [pair for pair in zip(results, grads, strict=True) if pair[1] is not None]
+        results, grads = zip(*used, strict=True)
+        of_learnt = iter(torch.autograd.grad(results, learnt, grads))
+        return None, None, None, *(next(of_learnt) if x.requires_grad else None for x in inputs)
 
 
 def _score_gradients(
