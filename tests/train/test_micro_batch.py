@@ -90,9 +90,7 @@ def test_only_a_gpu_joins():
         assert not gradients.joins(settings, torch.device("cpu"))
 
 
-def test_the_largest_parts_are_tried_and_their_padding_is_logged(
-    tmp_path, joined, monkeypatch, stdout
-):
+def test_the_largest_parts_are_tried_and_their_padding_is_logged(tmp_path, joined, monkeypatch):
     computed, tokens, original = [], [], losses.backward
 
     def noted(logits_of, hidden, batch, *rest):
@@ -109,8 +107,6 @@ def test_the_largest_parts_are_tried_and_their_padding_is_logged(
     assert computed[0] == max(computed[1:3])  # of an epoch of two updates and a rest
     padding = 1 - sum(tokens[1:5]) / sum(computed[1:5])
     assert metrics(run, "train")[0]["padding"] == pytest.approx(padding, abs=1e-5) != 0
-    go(run, name="dry", dry_run=True)
-    assert f"{computed[0]} positions" in stdout()
 
 
 def test_a_continued_training_computes_the_same_parts(tmp_path, joined, monkeypatch):
