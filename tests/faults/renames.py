@@ -2,7 +2,7 @@
 
 Each line of stdin is JSON: the folder, the words of the command, and n (0: never). The answer is
 the exit code and the renames so far. A command without n runs in this process, so that everything
-is imported and compiled once; the others run in a fork of it.
+is imported, compiled and drawn once; the others run in a fork of it.
 """
 
 import gc
@@ -13,6 +13,7 @@ import sys
 import torch
 
 from nmtkit.cli import main as program
+from tests.drawn import remembered
 
 KILLED = 99
 FUNCTIONS = {name: getattr(os, name) for name in ("replace", "rename", "link")}
@@ -81,4 +82,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with remembered():
+        main()

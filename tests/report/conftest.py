@@ -16,6 +16,7 @@ from nmtkit.report import stage
 from nmtkit.run import Run, StageCall
 from nmtkit.score.stage import score
 from nmtkit.tables.table import Column, Estimate, Table, text_column
+from tests.drawn import remembered
 from tests.score.conftest import FakeRun, write
 
 SCRIPT = "<script>alert('x')</script> & </script> <!-- \"ein\" <b>Hund</b>"
@@ -23,6 +24,12 @@ FIGURE = (
     '<svg xmlns="http://www.w3.org/2000/svg" width="90pt" height="50pt" viewBox="0 0 90 50"><g'
     ' id="a"><path id="m" d="M 0 0 L 9 9"/></g></svg>'
 )
+
+
+@pytest.fixture(scope="package", autouse=True)
+def remembered_figures():
+    with remembered():
+        yield
 
 
 class Page(HTMLParser):

@@ -11,6 +11,7 @@ from sacrebleu.tokenizers import tokenizer_spm
 from nmtkit.run import Run
 from nmtkit.score.stage import score
 from nmtkit.toml import write_toml
+from tests.drawn import sketched
 from tests.manifests import write_manifest
 from tests.stored import pair_writer
 
@@ -33,6 +34,13 @@ WORDS = [
     "Haus",
     "Straße",
 ]
+
+
+@pytest.fixture(scope="package", autouse=True)
+def sketched_figures():
+    """No test here looks at a figure."""
+    with sketched():
+        yield
 
 
 def spoil(lines, share, seed, words=WORDS):

@@ -1,0 +1,61 @@
+"""Figures for tests that draw many: as sketches, or once each."""
+
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+from xml.sax.saxutils import escape
+
+import pytest
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+
+from nmtkit.tables import drawing
+
+SKETCH = """<svg xmlns="http://www.w3.org/2000/svg" xmlns:dc="http://purl.org/dc/elements/1.1/">
+<metadata><dc:description>{numbers}</dc:description></metadata>
+{texts}
+</svg>
+"""
+
+
+def sketch(draw: Callable[[Figure], None], form: str, metadata: Mapping[str, Any]) -> bytes:
+    """Return an SVG with a figure's numbers and texts: the figure is drawn, and not laid out, which
+    takes most of the time.
+    """
+    assert form == "svg"
+    figure = Figure()
+    draw(figure)
+    for axes in figure.axes:
+        axes.get_xticklabels(), axes.get_yticklabels()  # matplotlib writes them when asked
+    shown = [text.get_text() for text in figure.findobj(Text) if text.get_visible()]
+    texts = [f"<text>{escape(text)}</text>" for text in shown]
+    numbers = escape(metadata["Description"])
+    return SKETCH.format(numbers=numbers, texts="\n".join(texts)).encode()
+
+
+@contextmanager
+def sketched() -> Iterator[None]:
+    """Write sketches in the place of figures."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(drawing, "saved", sketch)
+        yield
+
+
+@contextmanager
+def remembered() -> Iterator[None]:
+    """Render equal figures once; tests/tables shows that they have the same bytes."""
+    render, figures = drawing.saved, {}
+
+    def saved(draw: Callable[[Figure], None], form: str, metadata: Mapping[str, Any]) -> bytes:
+        key = metadata.get("Description")
+        if key is None:
+            return render(draw, form, metadata)
+        if key not in figures:
+            figures[key] = render(draw, form, metadata)
+        return figures[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(drawing, "saved", saved)
+        patch.setattr(drawing, "as_pdf", functools.cache(drawing.as_pdf))
+        yield
