@@ -4,6 +4,7 @@ analysis.
 
 import csv
 import json
+import os
 import shutil
 
 import pytest
@@ -13,6 +14,7 @@ from nmtkit.analyze import stage
 from nmtkit.models import checkpoints, loading
 from nmtkit.models.variants import build_model
 from nmtkit.toml import write_toml
+from tests.drawn import sketched
 from tests.manifests import read_json, text_set
 from tests.refused import refused
 from tests.score.conftest import FakeRun, write
@@ -29,6 +31,26 @@ GATED = {"d_hidden": 16, "d_embedding": 8}
 """Sizes of the models with gates between recurrent states."""
 TOKENS = 100
 TOY = "tests.toy_recurrent:ToyRecurrent"
+
+
+@pytest.fixture(scope="package", autouse=True)
+def sketched_figures():
+    """No test here looks at more of a figure than its numbers and texts."""
+    with sketched():
+        yield
+
+
+@pytest.fixture(scope="package", autouse=True)
+def one_core():
+    """Start no worker processes for a few sentences: forks take a tenth of the time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "sched_getaffinity", lambda process: {0})
+        yield
+
+
+@pytest.fixture
+def two_cores(monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1})
 
 
 def save_system(run, name, variant, model, scale=1.0, **search):

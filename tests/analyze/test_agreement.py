@@ -445,7 +445,7 @@ def test_no_score_is_lost_in_float32(scorer):
 
 
 def test_systems_and_score_files_side_by_side(
-    analysed, analyze, documented, notes, stored_scores, tmp_path
+    analysed, analyze, documented, notes, stored_scores, tmp_path, two_cores
 ):
     """The command says as what a score file is read, and can be told."""
     analysed.system()

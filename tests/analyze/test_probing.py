@@ -68,14 +68,13 @@ def with_pieces(analysed, variant, model):
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_the_mean_is_that_of_sentences_encoded_one_by_one(variant, analysed, monkeypatch):
     monkeypatch.setattr(sentence_vectors, "POSITIONS", 24)
-    monkeypatch.setattr(sentence_vectors, "cores", lambda: 1)  # the next tests start workers
     with_pieces(analysed, variant, load_variant(variant).adapt(SMALL))
     states = vectors(analysed, 0)["states"]
     np.testing.assert_allclose(states, one_by_one(analysed), atol=1e-5, rtol=0)
     assert len(np.unique(states.round(4), axis=0)) == len(SENTENCES)
 
 
-def test_lower_layers_and_embeddings(analysed):
+def test_lower_layers_and_embeddings(analysed, two_cores):
     model = with_pieces(analysed, "transformer", DEEP)
     top, first, second = (vectors(analysed, layer) for layer in (0, 1, 2))
     np.testing.assert_allclose(first["states"], one_by_one(analysed, 1), atol=1e-5, rtol=0)
@@ -140,7 +139,7 @@ def probe(analysed):
 
 
 def test_vectors_are_computed_once_for_each_checkpoint_task_and_layer(
-    analysed, probe, tmp_path, counted, monkeypatch
+    analysed, probe, tmp_path, counted, monkeypatch, two_cores
 ):
     analysed.system(model=DEEP)
     analysed.system("other", "transformer", DEEP)
