@@ -10,7 +10,7 @@ import shutil
 import pytest
 import torch
 
-from nmtkit.analyze import stage
+from nmtkit.analyze import cost, stage
 from nmtkit.models import checkpoints, loading
 from nmtkit.models.variants import build_model
 from nmtkit.toml import write_toml
@@ -45,6 +45,25 @@ def one_core():
     """Start no worker processes for a few sentences: forks take a tenth of the time."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "sched_getaffinity", lambda process: {0})
+        yield
+
+
+COUNTS: dict[tuple, object] = {}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def multiplications_are_counted_once():
+    """torch's counter sees every operation, and tests analyze systems of equal sizes."""
+    count = cost.count_macs
+
+    def counted(model, *sizes):
+        key = type(model), model.settings.model_dump_json(), model.vocabularies, repr(sizes)
+        if key not in COUNTS:
+            COUNTS[key] = count(model, *sizes)
+        return COUNTS[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cost, "count_macs", counted)
         yield
 
 

@@ -74,7 +74,7 @@ def test_the_mean_is_that_of_sentences_encoded_one_by_one(variant, analysed, mon
     assert len(np.unique(states.round(4), axis=0)) == len(SENTENCES)
 
 
-def test_lower_layers_and_embeddings(analysed, two_cores):
+def test_lower_layers_and_embeddings(analysed):
     model = with_pieces(analysed, "transformer", DEEP)
     top, first, second = (vectors(analysed, layer) for layer in (0, 1, 2))
     np.testing.assert_allclose(first["states"], one_by_one(analysed, 1), atol=1e-5, rtol=0)
@@ -139,7 +139,7 @@ def probe(analysed):
 
 
 def test_vectors_are_computed_once_for_each_checkpoint_task_and_layer(
-    analysed, probe, tmp_path, counted, monkeypatch, two_cores
+    analysed, probe, tmp_path, counted, monkeypatch
 ):
     analysed.system(model=DEEP)
     analysed.system("other", "transformer", DEEP)
@@ -187,7 +187,7 @@ def test_an_analysis_is_up_to_date_until_a_file_of_its_folder_changes(
         assert ("up to date" in stderr()) == up_to_date
 
 
-def test_the_table(analysed, probe, tmp_path, stdout):
+def test_the_table(analysed, probe, tmp_path, stdout, two_cores):
     analysed.system()
     analysed.system("small", "transformer", {**SMALL, "d_model": 16})
     names = ("sentence_length", "past_present", "tree_depth", "own")

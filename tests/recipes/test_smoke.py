@@ -15,6 +15,7 @@ from nmtkit import demo
 from nmtkit.analyze import cost, timing
 from nmtkit.tables import drawing
 from nmtkit.tables.table import SUFFIXES
+from tests.analyze.conftest import multiplications_are_counted_once  # noqa: F401
 from tests.manifests import read_json
 from tests.recipes.recipe_calls import RECIPES, ROOT, run_recipe
 
