@@ -220,7 +220,7 @@ def test_words_left_out_have_no_vector_in_a_compiled_model(run):
     assert not torch.allclose(found[2], eager.encode(batch)["states"][2])
 
 
-def test_a_training_with_a_real_compiler(tmp_path, monkeypatch):
+def test_a_training_with_a_real_compiler(tmp_path):
     """The stage with --compile and without: the same curve, not the same bits.
 
     Every kernel costs seconds of g++ where none is cached: so batches that are all padded, which
@@ -230,8 +230,6 @@ def test_a_training_with_a_real_compiler(tmp_path, monkeypatch):
     """
     from torch._inductor import config
 
-    monkeypatch.setattr(config.cpp, "vec_isa_ok", False)
-    monkeypatch.setattr(config, "compile_threads", 1)
     runs = [make_run(tmp_path / name) for name in ("eager", "compiled")]
     settings = options(
         "train.max_steps=4",
@@ -244,8 +242,9 @@ def test_a_training_with_a_real_compiler(tmp_path, monkeypatch):
         "model.dropout=0",
         "model.activation_dropout=0.1",
     )
-    for run, compile_model in zip(runs, (False, True), strict=True):
-        train(run, assignments=settings, compile_model=compile_model)
+    with config.patch({"cpp.vec_isa_ok": False, "compile_threads": 1}):
+        for run, compile_model in zip(runs, (False, True), strict=True):
+            train(run, assignments=settings, compile_model=compile_model)
     eager, compiled = ([line["loss"] for line in metrics(run, "train")] for run in runs)
     assert len(eager) == 4 and eager[-1] < eager[0]
     np.testing.assert_allclose(compiled, eager, rtol=1e-5)
