@@ -578,7 +578,8 @@ def same_step(build, batch, monkeypatch):
 def test_a_training_step_of_cells_with_kernels_is_one_without(case, kernels, monkeypatch):
     """In float32; of AMN on a packed batch."""
     make = packed_for if case.build().reads_packed else batch_for
-    same_step(lambda: case.build(dtype=WIDE, dropout=0.0), make(case.build()), monkeypatch)
+    batch = make(case.build(), pairs(3, longest=4))
+    same_step(lambda: case.build(dtype=WIDE, dropout=0.0), batch, monkeypatch)
     assert kernels.cells and bool(kernels.additive) == (case.variant != "amn")
 
 
@@ -595,7 +596,7 @@ def test_a_training_step_of_cells_with_kernels_is_one_without(case, kernels, mon
 def test_a_training_step_that_kernels_compute_in_part(case, rows, dtype, kernels, monkeypatch):
     """Several targets for a source, or parameters of 16 bits: as without kernels."""
     model, found = case.build(dtype=dtype, dropout=0.0).train(), []
-    batch = batch_for(model)
+    batch = batch_for(model, pairs(3, longest=4))
     tgt_in = batch.tgt_in.repeat_interleave(rows, 0)
     for door in (gpu._for, lambda x: None):
         monkeypatch.setattr(gpu, "_for", door)
