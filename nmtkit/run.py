@@ -206,7 +206,8 @@ class Run:
             for around in map(Run, self.path.parents):  # it may be the folder of a system
                 if (around.prep / path.name).is_file():
                     hint = f"name the run:{around.option}"
-            raise DataError("this run is not prepared", where=self.path, hint=hint)
+            message = "this run is not prepared" if self.path.exists() else "no such folder"
+            raise DataError(message, where=self.path, hint=hint)
         return load(Manifest, path)
 
     def sets(self, split: str | None = None) -> list[TextSet]:

@@ -213,7 +213,7 @@ def test_which_system(run, tmp_path, stderr, monkeypatch):
         (run.path, "plan", "no system 'plan'"),
         (run.path / "systems" / "plan", None, "no system 'plan'"),
         (run.path / "systems" / "plain", "other", "is not the folder of 'other'"),
-        (run.path / "nothing", None, "this run is not prepared"),
+        (run.path / "nothing", None, "no such folder"),
         (run.path / "prep", None, "this run is not prepared"),
     ]:
         refused(NmtkitError, said, nmtkit.load, path, system, "cpu")

@@ -190,6 +190,8 @@ def test_wrong_words_before_there_is_a_run(tmp_path, monkeypatch, line, said):
         ("train --system 'sp ace+x'", "a letter or a digit first"),
         ("train --system new --set model.heads=3", "multiple of heads"),
         (f"train {TINY} {BRIEF} --set train.label_smoothing=0.2", "label_smoothing"),
+        (f"train {TINY} {BRIEF} --allow-change train.ler", "did you mean 'train.lr'"),
+        ("train --system new --allow-change nosuch.setting", "unknown setting 'nosuch.setting'"),
         ("translate --system ty", "toy"),
         ("translate --on tset", "did you mean 'test'"),
         ("translate nope.txt --system toy", "nope.txt"),

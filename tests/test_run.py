@@ -50,10 +50,10 @@ def test_no_run_says_what_to_do_first(tmp_path, monkeypatch):
     refused(DataError, "nmtkit prep", choose, None)
     hint = "nmtkit prep DATASET --run 'my run'"
     assert refused(DataError, "no run at", choose, Path("my run")).hint == hint
-    assert refused(DataError, "not prepared", Run(Path("my run")).manifest).hint == hint
+    assert refused(DataError, "no such folder", Run(Path("my run")).manifest).hint == hint
     inside = Run(prepared(Path("runs"), "a") / "systems" / "pr")
     hint = "name the run: --run runs/a"
-    assert refused(DataError, "not prepared", inside.manifest).hint == hint
+    assert refused(DataError, "no such folder", inside.manifest).hint == hint
 
 
 def test_sets_by_name(tmp_path):

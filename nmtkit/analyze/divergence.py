@@ -136,7 +136,7 @@ class StackDivergence:
     @property
     def label(self) -> str:
         """The label of the stack in the figure, with E_d; the settings are in the table."""
-        return f"{self.system}, {self.stack} ({MEAN} {self.mean[0]:.4f})"
+        return f"{self.stack}, {MEAN} {self.mean[0]:.4f}: {self.system}"
 
 
 @dataclass(frozen=True)

@@ -63,6 +63,8 @@ class Cleaner:
             by_character = name == "raw" and usual_tokenizer(language) != "moses"
             self.texts.append(SideText(truecased(settings, side, language), by_character))
         self._settings = settings
+        # A longer line cannot become short enough: tokenization joins two words at most.
+        self._hopeless = 10 * settings.max_words
         self.reset()
 
     def reset(self) -> None:
@@ -110,7 +112,10 @@ class Cleaner:
         """Tidy and tokenize a line; None, a line that is not UTF-8, has no parts."""
         if raw is None:
             return []
-        return self._sides[side].numbered(tidy(raw, self.changes[side]), self.texts[side].parts)
+        line = tidy(raw, self.changes[side])
+        if line.count(" ") > self._hopeless:  # its words would fill the memory
+            return [self.texts[side].parts["x"]] * (self._hopeless + 1)
+        return self._sides[side].numbered(line, self.texts[side].parts)
 
 
 def drop_reasons(words: Ints, giant: Mask, settings: PrepSettings) -> dict[str, Mask]:

@@ -24,9 +24,9 @@ from nmtkit.tables.table import Column, Estimate, Table, text, text_column
 READING = (
     f"A system is called better or worse if its difference Δ is not 0 and p < {LEVEL:g} (over "
     "several training seeds: p after Holm's correction), and only perhaps so if the 95% interval "
-    "of Δ contains 0. Tied parameters count once. Minutes count updates only. Times "
-    "(×) are relative to the baseline, and come from nmtkit analyze cost: with --measure it "
-    "alternates the systems; without it times are from the logs."
+    "of Δ contains 0. Tied parameters count once. Minutes count updates only. nmtkit analyze cost "
+    "adds times (×) relative to the baseline of the scores: with --measure it alternates the "
+    "systems; without it times are from the logs."
 )
 SHOWN = {"system", "bleu", "delta", "p", "chrf"}
 """The columns of the scores that stand in the comparison, besides metrics that are asked for."""
@@ -147,7 +147,8 @@ def _times(contents: Contents, result: Scores) -> tuple[list[Column], dict[str, 
     if cost is None or cost.outdated or cost.finding.facts.get("baseline") != result.baseline:
         return [], {}
     how = "measured" if cost.finding.facts.get("measured") else "logged"
-    headers = {key: f"{header}, × ({how})" for key, header in TIMES.items()}
+    where = {"search": f"{how} on {cost.finding.facts.get('set')}"}
+    headers = {key: f"{name}, × ({where.get(name, how)})" for key, name in TIMES.items()}
     table = cost.finding.table
     times = [i for i, column in enumerate(table.columns) if column.key in TIMES]
     columns = [replace(c, header=headers[c.key]) for c in table.only(times).columns]

@@ -18,6 +18,7 @@ from nmtkit.errors import DataError, NmtkitError
 from nmtkit.models import checkpoints
 from nmtkit.records import FindingInputs, Manifest, StoredFinding, TranslationMeta, load, parse
 from nmtkit.run import Run, StageCall, translate_command
+from nmtkit.score import seeds
 from nmtkit.score.metrics import METRICS
 from nmtkit.score.options import ScoreOptions
 from nmtkit.score.stored_scores import ScoredFrom, Scores
@@ -91,14 +92,17 @@ class Contents:
         self.remarks.append(Remark(text, command))
 
     def changed(self, inputs: FindingInputs | ScoredFrom) -> list[str]:
-        """Return what has changed since: the prepared corpus, and files of the run, which may also
-        be gone.
+        """Return what has changed since: the prepared corpus, how scores are computed, and files
+        of the run, which may also be gone.
         """
         same = inputs.prepared in {"", self.manifest.fingerprint}
         hashes = inputs.files.items()
         of_run = {n: sha for n, sha in hashes if n.startswith(("systems/", "prep/"))}
-        corpus = [] if same else ["the prepared corpus"]
-        return corpus + files.changed(self.run.path, of_run)
+        others = [] if same else ["the prepared corpus"]
+        first = inputs.seeds[:1] if isinstance(inputs, ScoredFrom) else []
+        if first and (not isinstance(first[0], list) or first[0][:1] != [seeds.METHOD]):
+            others.append("how nmtkit computes scores")
+        return others + files.changed(self.run.path, of_run)
 
 
 def read_contents(run: Run) -> Contents:

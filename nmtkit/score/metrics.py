@@ -225,13 +225,15 @@ class Scorer:
         or is too slow for these outputs, is left out with a remark.
         """
         keys = []
+        left_out: dict[str, list[str]] = {}
         for key, kind in METRICS.items():
             if kind.on_request or (kind.of_tokens and self.side is None):
                 continue
             if reason := self.lacks(key, outputs):
-                self.remarks.append(f"{kind.header} is left out: {reason}")
+                left_out.setdefault(reason, []).append(kind.header)
             else:
                 keys.append(key)
+        self.remarks += [f"left out: {', '.join(of)} ({reason})" for reason, of in left_out.items()]
         return keys
 
     def lacks(self, key: str, outputs: Iterable[Sequence[str]] = ()) -> str | None:
@@ -241,7 +243,7 @@ class Scorer:
         """
         kind = METRICS[key]
         if kind.of_tokens and not self.tokenized_refs:
-            return "the references are not cut into words"
+            return "the text is not tokenized"
         if kind.western and self.tokenizer != WESTERN:
             return f"it needs sacreBLEU's tokenizer {WESTERN}, and this text has {self.tokenizer}"
         if key == "ter" and not self.spaced and self.tokenizer == "char" and not self._cut:
@@ -250,7 +252,7 @@ class Scorer:
             lines = itertools.chain(*self.refs, *outputs)
             longest = max(len(line.split() if self.spaced else line) for line in lines)
             if longest > most:
-                return f"a line has {longest:,} {self.unit}, and above {most:,} it takes minutes"
+                return f"a line has {longest:,} {self.unit}, more than {most:,}"
         return None
 
     def score(self, key: str, hyps: Sequence[str]) -> Metric:

@@ -121,7 +121,7 @@ def translated_systems(
         check_known(name, {*folders, *lacking}, message, where, run.train_first)
     if not systems:
         for name, reason in lacking.items():
-            console.warn(f"{set_name}: {reason}, and left out ({again(name)})")
+            console.warn(f"{set_name}: {reason}, so it is left out ({again(name)})")
     if not folders:
         hint = f"nmtkit translate --on {set_name}"
         who = f"none of {', '.join(among)}" if among else "no system of this run"

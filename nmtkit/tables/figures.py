@@ -156,9 +156,7 @@ def _bars(
 
 @drawing.as_svg
 def curves(figure: Figure, panels: Sequence[Panel]) -> None:
-    """Draw panels side by side with one legend; every horizontal axis begins at 0 and has whole
-    numbers.
-    """
+    """Draw panels side by side with one legend; every horizontal axis begins at 0."""
     names = list(dict.fromkeys(curve.name for panel in panels for curve in panel.curves))
     grid = drawing.panels(figure, max(4.5, 4.2 * len(panels)), 3.2, len(panels))
     shown: dict[str, Any] = {}
@@ -172,7 +170,8 @@ def curves(figure: Figure, panels: Sequence[Panel]) -> None:
                 shown.setdefault(curve.name, drawn)
         axes.set(xlabel=panel.xlabel, ylabel=panel.ylabel)
         axes.set_xlim(left=0)
-        axes.xaxis.get_major_locator().set_params(integer=True)
+        if all(float(x).is_integer() for curve in panel.curves for x in curve.x):
+            axes.xaxis.get_major_locator().set_params(integer=True)
     if shown:
         drawing.legend(figure, shown, min(4, len(shown)))
 

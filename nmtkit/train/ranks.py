@@ -69,7 +69,8 @@ class Cause:
     def of_error(cls, rank: int, error: BaseException) -> Cause:
         """Return the cause that the other ranks read after an error of this rank."""
         known = fault_of_user(error) or explained(error)
-        return cls(rank, known.message, False, known.exit_code, known.where, known.hint)
+        code = known.exit_code or 1  # a broken pipe is no success here
+        return cls(rank, known.message, False, code, known.where, known.hint)
 
     def error(self) -> NmtkitError:
         """Return the error to raise in another rank."""

@@ -19,7 +19,7 @@ from nmtkit import console
 from nmtkit.data.batches import collate
 from nmtkit.data.resegmented import Resegmented
 from nmtkit.data.store import Store
-from nmtkit.errors import ConfigError, DataError
+from nmtkit.errors import ConfigError, DataError, check_known
 from nmtkit.locks import locked
 from nmtkit.models import checkpoints, loading
 from nmtkit.models.base import Model
@@ -35,7 +35,7 @@ from nmtkit.records import TextSet
 from nmtkit.run import Run, StageCall, System
 from nmtkit.text.side import TextSide
 from nmtkit.text.vocabulary import load_vocabularies
-from nmtkit.toml import values_of, write_toml
+from nmtkit.toml import flat, values_of, write_toml
 from nmtkit.train import checks, dry_run, saving
 from nmtkit.train.compiling import check_compiler, compile_training
 from nmtkit.train.deterministic import describe, deterministic, without_form_refused
@@ -84,6 +84,10 @@ def train(run: Run, *, ranks: Ranks | None = None, **values: Any) -> None:
         training.plan, sizes = match_parameters(run, plan, name, options)
         training.say(sizes)
         plan = training.plan
+    stored = flat(system.read_config().model_dump()) if system.config.is_file() else {}
+    for key in options.allow_change:
+        known = {*flat(plan.model_dump()), *stored}
+        check_known(key, known, f"unknown setting '{key}'", "--allow-change")
     if options.init_from and not training.begun:
         find_source(run, options.init_from)
     if ranks.first:

@@ -127,7 +127,7 @@ def test_systems_of_several_kernels_side_by_side(analysed, stderr):
     assert list(rows) == [row["system"] for row in firsts]
     assert "dv (max_renorm)" in figure
     assert all(
-        f"{name}, encoder (E_d {means[0]['max_renorm']:.4f})" in figure
+        f"encoder, E_d {means[0]['max_renorm']:.4f}: {name}" in figure
         for name, means in rows.items()
     )
 

@@ -152,13 +152,13 @@ def test_cost_of_training_and_decoding(reported):
     ]
     times = [["own", Estimate(1.2), Estimate(1.5)]]
     kept = {"table": Table("cost", "Cost", columns, times)}
-    facts = {"baseline": "base", "measured": {}}
+    facts = {"baseline": "base", "set": "dev", "measured": {}}
     reported.finding("cost", "cost", facts=facts, **kept)
     row, headers = own()
-    assert headers == ["update, × (logged)", "search, × (logged)"]
+    assert headers == ["update, × (logged)", "search, × (logged on dev)"]
     assert [row[key]["value"] for key in comparison.TIMES] == [1.2, 1.5]
     reported.finding("cost", "cost", facts=facts | {"measured": {"own": {}}}, **kept)
-    assert own()[1] == ["update, × (measured)", "search, × (measured)"]
+    assert own()[1] == ["update, × (measured)", "search, × (measured on dev)"]
     # Of another baseline, or out of date, the times say nothing here.
     stale = {"systems": ["base", "own"], "files": {"systems/own/config.toml": "another"}}
     for change in ({"facts": {**facts, "baseline": "own"}}, {"facts": facts, "made_from": stale}):
@@ -370,7 +370,9 @@ def test_what_is_missing_is_said(reported):
     reported.finding("lengths", "lengths", figure="no SVG")
     other = run / "analyze/headroom/finding.json"
     edit(other, '"format": 1', '"format": 99')
-    edit(run / "score/test/scores.json", '"prepared": "', '"prepared": "another ')
+    scores = read_json(run / "score/test/scores.json")
+    scores["made_from"] |= {"prepared": "another", "seeds": [[0, "seed"]]}
+    write_json(run / "score/test/scores.json", scores)
     (run / "analyze/gates").mkdir()
     (run / "analyze/layers").mkdir()
     (run / "analyze/layers/finding.json").write_text('{"name": 1', "utf-8")
@@ -403,7 +405,7 @@ def test_what_is_missing_is_said(reported):
         "not translated: later",
         "Of base alone, without own",
         "Made before these changed: the prepared corpus, systems/own/metrics.jsonl",
-        "score/test: made before these changed: the prepared corpus",
+        "score/test: made before these changed: the prepared corpus, how nmtkit computes scores",
         "searched with the same search.beam (5: base; 4: own).",
         "--force --on test --set search.beam=…",
         "the first 1000 of 1002 rows",
