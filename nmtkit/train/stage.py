@@ -84,9 +84,10 @@ def train(run: Run, *, ranks: Ranks | None = None, **values: Any) -> None:
         training.plan, sizes = match_parameters(run, plan, name, options)
         training.say(sizes)
         plan = training.plan
-    stored = flat(system.read_config().model_dump()) if system.config.is_file() else {}
     for key in options.allow_change:
-        known = {*flat(plan.model_dump()), *stored}
+        known = set(flat(plan.model_dump()))
+        if system.config.is_file():  # a setting of an earlier nmtkit
+            known |= flat(system.read_config().model_dump()).keys()
         check_known(key, known, f"unknown setting '{key}'", "--allow-change")
     if options.init_from and not training.begun:
         find_source(run, options.init_from)

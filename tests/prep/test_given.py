@@ -215,7 +215,7 @@ WRONG = [
     ({"settings": ["tgt_tokenizer=none"]}, 'prep.tgt_tokenizer is "none" here and "auto" there'),
     ({"tgt": "fr"}, "is en-de, and this corpus is en-fr"),
     ({"codes": "x.codes"}, "--codes and --like exclude each other"),
-    ({"like": "gone"}, "this run is not prepared"),
+    ({"like": "gone"}, "no such folder"),
 ]
 
 
