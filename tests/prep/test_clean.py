@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nmtkit.prep.clean import Cleaner
 from nmtkit.prep.words import SideText
 from nmtkit.settings import PrepSettings
 from nmtkit.text.tidy import tidy
@@ -105,3 +106,12 @@ def test_a_giant_word_is_dropped(size, reason):
     assert lines.giant.tolist() == [False, bool(reason), bool(reason)]
     sizes, giant = lines.words[:2].tolist(), lines.giant[:2].tolist()
     assert drop_reason(sizes, giant, PrepSettings()) == (reason, [False, bool(reason)])
+
+
+def test_words_of_a_line_that_is_far_too_long_are_not_kept():
+    """They would fill the memory."""
+    clean = Cleaner(("en", "de"), PrepSettings(max_words=5))
+    long = " ".join(f"word{i}" for i in range(1000))
+    assert clean((f"{long}\nshort\n".encode(), b"x\ny\n")).tolist() == [False, True]
+    assert clean.reasons["too long"] == {"pairs": 1, "src": 1, "tgt": 0}
+    assert len(clean.texts[0].parts) < 10
