@@ -205,7 +205,7 @@ class _NextState(torch.autograd.Function):
 def fits(x: Tensor, h: Tensor) -> bool:
     """True if the kernels compute a step from input-side products x and states h (…, R, H)."""
     same = x.shape[:-1] == h.shape[:-1] and x.stride(-1) == 1
-    # Of more than three axes, all but the first and the last two are of size 1.
+    # Axes between the first one and the rows must have size 1.
     return same and h.is_contiguous() and h.shape[1:-2].numel() <= 1 and h.size(-1) <= WIDEST
 
 
