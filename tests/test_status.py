@@ -66,37 +66,40 @@ def test_what_is_out_of_date_is_listed_with_its_command(folder, monkeypatch):
     page = run / "report/index.html"
     page.parent.mkdir()
     ok("score --resamples 20 --metrics bleu,chrf")
+    ok("analyze lengths --on test")
     page.write_text("")
     hyp.write_text("Another translation.\n")
     again = "nmtkit score --on test --significance paired_bootstrap --resamples 20"
     again += " --metrics bleu,chrf --run runs/demo"
-    first, second = described()[0]["out_of_date"]
-    assert first == f"transformer on test: scored before its translation changed: {again}"
-    assert second == "report: older than the scores"  # its title and --also are not known
+    first, second, third = described()[0]["out_of_date"]
+    changed = "systems/transformer/translate/test/hyp.txt"
+    assert first == f"score/test: made before these changed: {changed}: {again}"
+    lengths = "nmtkit analyze lengths --on test --run runs/demo"
+    assert second == f"analyze/lengths: out of date: {lengths}"
+    assert third == "report: older than the scores"  # its title and --also are not known
     shutil.copytree(system / "translate", run / "systems/ensemble-a+transformer/translate")
-    assert f"ensemble-a+transformer on test: not scored: {again}" in described()[0]["out_of_date"]
+    assert f"test: not scored: ensemble-a+transformer: {again}" in described()[0]["out_of_date"]
     ok(
         "train --set train.max_steps=12 --set train.validate_every=3 --set train.best_by=dev_loss"
         f" --set train.checkpoint_every=3 {TINY} {SHORT}"
     )
-    first, second, _ = described()[0]["out_of_date"]
-    assert "other checkpoints: nmtkit translate" in first
-    assert second.endswith(
-        "other checkpoints: nmtkit translate --system a --system transformer --ensemble --on test"
-        " --run runs/demo"
-    )
+    lines = described()[0]["out_of_date"]
+    older = "test: the translation by {} is older than its weights: nmtkit translate --system {}"
+    for name, words in (
+        ("transformer", "transformer --on test --force --run runs/demo && nmtkit score --on test"),
+        ("ensemble-a+transformer", "a --system transformer --ensemble --on test --force --run"),
+    ):
+        assert any(line.startswith(older.format(name, words)) for line in lines)
     shutil.rmtree(run / "systems/ensemble-a+transformer")
     hyp.unlink()
-    assert "not translated: nmtkit translate" in described()[0]["out_of_date"][0]
-    (system / "checkpoints").rename("moved")
-    command = "nmtkit train --system transformer"
-    assert f"not translated: {command}" in described()[0]["out_of_date"][0]
-    Path("moved").rename(system / "checkpoints")
+    command = f"nmtkit translate --on test --run runs/demo && {again}"
+    assert f"test: not translated: transformer: {command}" in described()[0]["out_of_date"]
     monkeypatch.setattr(console, "width", lambda: 60)
     lines = ok("status").stdout.splitlines()
-    assert max(len(line) for line in lines if not line.startswith("  nmtkit ")) <= 60
+    table = lines[: next(i for i, line in enumerate(lines) if line.startswith("score/test"))]
+    assert len(table) > 3 and max(map(len, table)) <= 60
     assert "report: older than the scores" in lines
-    assert "  nmtkit translate --system transformer --on test --run runs/demo" in lines
+    assert f"  {command}" in lines
     config = (system / "config.toml").read_text()
     (system / "config.toml").write_text(re.sub("(?m)^corpus = .*", 'corpus = "x"', config))
     (line,) = (line for line in described()[0]["out_of_date"] if "another preparation" in line)
@@ -120,8 +123,6 @@ def test_a_copy_is_not_out_of_date(folder, newer):
     [
         "prep/manifest.json",
         "systems/transformer/best.json",
-        "score/test/scores.json",
-        "systems/transformer/translate/test/meta.json",
         "systems/transformer/config.toml",
     ],
 )
@@ -131,6 +132,19 @@ def test_a_damaged_run_is_one_line_beside_the_others(folder, path):
     lines = ok("status").stdout.splitlines()
     assert lines[0].startswith("runs/demo: ") and path in lines[0] and lines[1] == ""
     assert lines[2].startswith("runs/whole: demo,") and "transformer" in lines[5]
+
+
+@pytest.mark.parametrize("path", ["score/test/scores.json", "systems/transformer/translate/test"])
+def test_a_damaged_result_is_named_with_the_command_that_makes_it_again(folder, path):
+    file = Path("runs/demo", path) / ("" if path.endswith("json") else "meta.json")
+    file.write_text("{", encoding="utf-8")
+    (values,) = described()
+    assert [system["name"] for system in values["systems"]] == ["transformer"]
+    (line,) = (line for line in values["out_of_date"] if "cannot be read" in line)
+    assert path.removesuffix("/scores.json") in line
+    for command in line.rpartition(": nmtkit ")[2].split(" && nmtkit "):
+        ok(command + f" {SHORT}" * command.startswith("translate"))
+    assert described()[0]["out_of_date"] == []
 
 
 def test_no_run_and_a_missing_run(tmp_path, monkeypatch):

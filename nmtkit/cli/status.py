@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from rich.filesize import decimal
 
-from nmtkit import console, files, trust
+from nmtkit import console, files
 from nmtkit.cli.command import command
 from nmtkit.cli.program import examples
 from nmtkit.errors import DataError, NmtkitError, explained
 from nmtkit.options import Options, option
-from nmtkit.presets import preset_names
-from nmtkit.records import BestCheckpoint, TranslationMeta, load
+from nmtkit.records import BestCheckpoint, load
 from nmtkit.report import digests
-from nmtkit.run import Run, System, translate_command
+from nmtkit.report.commands import of_run
+from nmtkit.report.contents import Contents, Remark, read_stages
+from nmtkit.run import Run, System
 from nmtkit.score.stored_scores import Scores
 from nmtkit.tables.table import Column, Table, text_column
 
@@ -47,7 +47,7 @@ class StatusOptions(Options):
 
 @command("status", StatusOptions, epilog=examples("nmtkit status", "nmtkit status runs/mine"))
 def status(as_json: bool, runs: Sequence[Path] = (), run: Path | None = None) -> None:
-    """List runs: systems, steps, best scores, outdated translations and scores, sizes on disk."""
+    """List runs: systems, steps, best scores, outdated results, sizes on disk."""
     named = runs or list(filter(None, [run]))
     for path in named:
         if not path.is_dir():
@@ -82,17 +82,15 @@ def _described(run: Run) -> files.JsonObject:
 
 
 def _facts(run: Run) -> files.JsonObject:
-    manifest = run.manifest()
-    paths = run.path.glob("score/[!.]*/scores.json")
-    scores = {path.parent.name: load(Scores, path) for path in paths}
-    outdated = dict.fromkeys(_outdated(run, scores))
+    contents = read_stages(run)
+    manifest = contents.manifest
     return {
         "dataset": manifest.dataset,
         "direction": f"{manifest.src}-{manifest.tgt}",
         "pairs": manifest.cleaning.pairs_kept,
         "bytes": _size(run.path),
-        "systems": [_system(system, scores) for system in run.systems()],
-        "out_of_date": [line + run.option * (": nmtkit " in line) for line in outdated],
+        "systems": [_system(system, contents.scores) for system in run.systems()],
+        "out_of_date": list(_outdated(contents)),
     }
 
 
@@ -119,64 +117,18 @@ def _system(system: System, scores: dict[str, Scores]) -> files.JsonObject:
     }
 
 
-def _outdated(run: Run, scores: dict[str, Scores]) -> Iterator[str]:
+def _outdated(contents: Contents) -> Iterator[str]:
     """Yield what is missing or out of date, with the command that updates it, if it is known."""
-    fingerprint = run.manifest().fingerprint
-    for system in run.systems():
-        if system.read_config().corpus != fingerprint:
-            yield (
-                f"{system.name}: trained on another preparation of the corpus:"
-                f" {_train_again(system)}"
-            )
-            continue
-        for text_set in run.sets("test"):
-            yield from _of_translation(run, system, text_set.name, scores.get(text_set.name))
-    for text_set in run.sets("test"):
-        translated = run.with_file(f"translate/{text_set.name}/hyp.txt")
-        for name in sorted(translated.keys() - set(run.system_names())):  # ensembles
-            ensemble, of_set = run.system(name), scores.get(text_set.name)
-            yield from _of_translation(run, ensemble, text_set.name, of_set)
+    run, remarks = contents.run, list(contents.remarks)
+    for name, reported in contents.findings.items():
+        if reported.outdated:
+            remarks.append(Remark(f"analyze/{name}: out of date", reported.command))
     page = run.path / "report" / "index.html"
     if page.is_file() and not digests.has(page, digests.of_scores(run)):
-        yield "report: older than the scores"  # no command: the page's options are not stored
-
-
-def _train_again(system: System) -> str:
-    """Return the command that trains a system again with its settings."""
-    stored = system.read_config()
-    words = ["nmtkit", "train", "--system", system.name, "--variant", trust.shown(stored.variant)]
-    words += ["--preset", stored.preset] if stored.preset in preset_names() else []
-    words += ["--init-from", stored.init_from] if stored.init_from else []
-    return shlex.join([*words, "--config", str(system.config), "--force"])
-
-
-def _of_translation(run: Run, system: System, name: str, scores: Scores | None) -> Iterator[str]:
-    """Yield what is out of date of a system's translation of a set and of its scores."""
-    from nmtkit.models import checkpoints
-    from nmtkit.report.contents import score_command
-
-    folder, about = system.translation(name), f"{system.name} on {name}"
-    if not (folder / "hyp.txt").is_file():
-        trained = checkpoints.candidates(system.checkpoints)
-        again = translate_command(system.name, name)
-        command = again if trained else f"nmtkit train --system {system.name}"
-        yield f"{about}: not translated: {command}"
-        return
-    meta = folder / "meta.json"
-    if meta.is_file() and checkpoints.outdated(run, load(TranslationMeta, meta)):
-        yield f"{about}: translated with other checkpoints: {translate_command(system.name, name)}"
-        return
-    score = score_command(name, scores) if scores else "nmtkit score"
-    if scores is None or system.name not in scores.names:
-        yield f"{about}: not scored: {score}"
-    elif files.changed(run.path, _scored(scores, folder.relative_to(run.path))):
-        yield f"{about}: scored before its translation changed: {score}"
-
-
-def _scored(scores: Scores, folder: Path) -> dict[str, str]:
-    """Return path in the run -> SHA-256, for the files of a folder when they were scored."""
-    hashes = scores.made_from.files if scores.made_from else {}
-    return {name: digest for name, digest in hashes.items() if Path(name).parent == folder}
+        remarks.append(Remark("report: older than the scores"))  # its options are not stored
+    for remark in remarks:
+        command = of_run(remark.command, run) if remark.command else ""
+        yield ": ".join(filter(None, [remark.text, command]))
 
 
 def _size(folder: Path) -> int:

@@ -6,21 +6,19 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from nmtkit import files, trust
+from nmtkit import files
 from nmtkit.analyze import ANALYSES
 from nmtkit.analyze.analysis import Finding
 from nmtkit.curves import Curves, read
 from nmtkit.errors import DataError, NmtkitError
 from nmtkit.models import checkpoints
 from nmtkit.records import FindingInputs, Manifest, StoredFinding, TranslationMeta, load, parse
+from nmtkit.report.commands import analyze_command, score_command, train_command
 from nmtkit.run import Run, StageCall, translate_command
 from nmtkit.score import seeds
-from nmtkit.score.metrics import METRICS
-from nmtkit.score.options import ScoreOptions
 from nmtkit.score.stored_scores import ScoredFrom, Scores
 from nmtkit.score.translations import described
 from nmtkit.toml import flat
@@ -91,11 +89,15 @@ class Contents:
         """Add a remark."""
         self.remarks.append(Remark(text, command))
 
+    def of_corpus(self, fingerprint: str | None) -> bool:
+        """True if this is the fingerprint of the prepared corpus; also if there is none."""
+        return fingerprint in {None, "", self.manifest.fingerprint}
+
     def changed(self, inputs: FindingInputs | ScoredFrom) -> list[str]:
         """Return what has changed since: the prepared corpus, how scores are computed, and files
         of the run, which may also be gone.
         """
-        same = inputs.prepared in {"", self.manifest.fingerprint}
+        same = self.of_corpus(inputs.prepared)
         hashes = inputs.files.items()
         of_run = {n: sha for n, sha in hashes if n.startswith(("systems/", "prep/"))}
         others = [] if same else ["the prepared corpus"]
@@ -106,21 +108,37 @@ class Contents:
 
 
 def read_contents(run: Run) -> Contents:
-    """Read a run.
+    """Read a run for its report.
 
     Raises: DataError if it is not prepared, or nothing in it is scored, with the next command.
+    """
+    contents = read_stages(run)
+    if not contents.scores:
+        raise _nothing(contents)
+    folders = {system.name: run.system(system.name).checkpoints for system in contents.systems}
+    if without := [name for name, folder in folders.items() if not checkpoints.candidates(folder)]:
+        contents.note(
+            f"No weights here of {', '.join(without)}: analyses that read weights, and new"
+            " translations, need them."
+        )
+    _read_calls(contents)
+    return contents
+
+
+def read_stages(run: Run) -> Contents:
+    """Read what the stages have made so far, without their calls.
+
+    Raises: DataError if the run is not prepared.
     """
     contents = Contents(run, run.manifest())
     _read_systems(contents)
     _read_scores(contents)
-    if not contents.scores:
-        raise _nothing(contents)
     _note_unscored(contents)
-    compared = {name for result in contents.scores.values() for name in result.names}
-    contents.systems = [system for system in contents.systems if system.name in compared]
+    if contents.scores:
+        compared = {name for result in contents.scores.values() for name in result.names}
+        contents.systems = [system for system in contents.systems if system.name in compared]
     _read_translations(contents)
     _read_findings(contents)
-    _read_calls(contents)
     return contents
 
 
@@ -129,9 +147,8 @@ def _nothing(contents: Contents) -> DataError:
     run = contents.run
     where, hint = run.path, "nmtkit train, then nmtkit translate and nmtkit score"
     reason = "this run has no trained system"
-    if contents.remarks and any((run.path / "score").glob("*/scores.json")):
-        where, hint = run.path / "score", "nmtkit score --force"
-        reason = contents.remarks[-1].text
+    if damaged := [r.text for r in contents.remarks if r.text.startswith("score/")]:
+        where, hint, reason = run.path / "score", "nmtkit score --force", damaged[-1]
     elif any((run.path / "systems").glob("*/translate/*/hyp.txt")):
         reason, hint = "the translations of this run are not scored", "nmtkit score --by-length"
     elif run.systems():
@@ -140,11 +157,14 @@ def _nothing(contents: Contents) -> DataError:
 
 
 def _read_systems(contents: Contents) -> None:
-    without = []
     for system in contents.run.systems():
         values, curves = {}, Curves()
         try:
-            values = flat(system.read_config().model_dump())
+            config = system.read_config()
+            values = flat(config.model_dump())
+            if not contents.of_corpus(config.corpus):
+                text = f"{system.name}: trained on another preparation of the corpus"
+                contents.note(text, train_command(system, config))
         except NmtkitError as error:
             contents.note(f"systems/{system.name}: its settings cannot be read ({error.message})")
         try:
@@ -154,13 +174,6 @@ def _read_systems(contents: Contents) -> None:
         record = system.read_record()
         parameters = record.parameters if record else None
         contents.systems.append(TrainedSystem(system.name, values, curves, parameters))
-        if curves.train and not checkpoints.candidates(system.checkpoints):
-            without.append(system.name)
-    if without:
-        contents.note(
-            f"No weights here of {', '.join(without)}: analyses that read weights, and new"
-            " translations, need them."
-        )
 
 
 def _read_scores(contents: Contents) -> None:
@@ -183,40 +196,29 @@ def _read_scores(contents: Contents) -> None:
             contents.note(text, score_command(name, result))
 
 
+def _sets(contents: Contents) -> list[str]:
+    """Return the names of the scored sets and of all test sets."""
+    tests = [text_set.name for text_set in contents.run.sets("test")]
+    return list(dict.fromkeys([*contents.scores, *tests]))
+
+
 def _note_unscored(contents: Contents) -> None:
     """Note which systems stand in no table, or not in all."""
-    for name, result in contents.scores.items():
-        scored = set(result.names)
-        translated = set(contents.run.with_file(f"translate/{name}/hyp.txt"))
+    run = contents.run
+    systems = [s.name for s in contents.systems if contents.of_corpus(s.settings.get("corpus"))]
+    for name in _sets(contents):
+        result = contents.scores.get(name)
+        translated = set(run.with_file(f"translate/{name}/hyp.txt"))
         again = score_command(name, result)
-        if waiting := sorted(translated - scored):
-            contents.note(
-                f"{name}: translated, but not among the scores: {', '.join(waiting)}", again
-            )
-        if missing := [system.name for system in contents.systems if system.name not in translated]:
-            systems = [word for system in missing for word in ("--system", system)]
-            translate = shlex.join(["nmtkit", "translate", *systems, "--on", name])
+        if waiting := sorted(translated - set(result.names if result else ())):
+            contents.note(f"{name}: not scored: {', '.join(waiting)}", again)
+        if missing := [system for system in systems if system not in translated]:
+            words = [word for system in missing for word in ("--system", system)]
+            words *= missing != systems
+            translate = shlex.join(["nmtkit", "translate", *words, "--on", name])
             contents.note(
                 f"{name}: not translated: {', '.join(missing)}", f"{translate} && {again}"
             )
-
-
-def score_command(set_name: str, result: Scores) -> str:
-    """Return the command that scores a set again as a result was scored, with all systems."""
-    options = ["--on", set_name, "--significance", result.test]
-    for key in ("resamples", "ratio", "trials", "seed"):
-        if (drawn := getattr(result.resampling, key)) != ScoreOptions.model_fields[key].default:
-            options += [f"--{key}", str(drawn)]
-    options += ["--against", result.baseline] if len(result.systems) > 1 else []
-    options += ["--buckets", result.by_length.buckets] if result.by_length else []
-    if result.seeds and result.seeds.grouping != "seed":
-        options += ["--group-by", result.seeds.grouping]
-    # The command of an external metric is not repeated: nobody should paste one that a run holds.
-    external = [key for key in result.asked if key not in METRICS]
-    if columns := [key for key in result.asked if key in METRICS]:
-        options += ["--metrics", ",".join(columns)]
-    options += [word for name in external for word in ("--metric", f"{name}=…")]
-    return shlex.join(["nmtkit", "score", *options])
 
 
 def translate_again(contents: Contents, set_name: str, name: str) -> str:
@@ -232,14 +234,16 @@ def translate_again(contents: Contents, set_name: str, name: str) -> str:
         if settings.get(f"search.{key}", value) != value
     ]
     translate = " ".join([translate_command(name, set_name), *words, "--force"])
-    return f"{translate} && {score_command(set_name, contents.scores[set_name])}"
+    return f"{translate} && {score_command(set_name, contents.scores.get(set_name))}"
 
 
 def _read_translations(contents: Contents) -> None:
-    """Read how the scored sets were translated."""
-    for set_name, result in contents.scores.items():
+    """Read how the sets were translated."""
+    for set_name in _sets(contents):
         metas = contents.translations[set_name] = {}
-        for name in dict.fromkeys([*result.names, *(system.name for system in contents.systems)]):
+        scored = contents.scores[set_name].names if set_name in contents.scores else []
+        translated = contents.run.with_file(f"translate/{set_name}/hyp.txt")
+        for name in dict.fromkeys([*scored, *translated]):
             system = contents.run.system(name)
             try:
                 meta = metas[name] = described(system.translation(set_name))
@@ -311,22 +315,6 @@ def _read_calls(contents: Contents) -> None:
             contents.calls.append(call)
     if damaged:
         contents.note(f"history.jsonl: damaged lines, left out of the table of calls: {damaged}")
-
-
-def analyze_command(name: str, inputs: FindingInputs, systems: Sequence[str]) -> str:
-    """Return the command that makes a finding again; systems: all of the run, which need not be
-    named.
-    """
-    words = []
-    if inputs.systems != list(systems):
-        words += [word for system in inputs.systems for word in ("--system", system)]
-    for set_name in inputs.options.get("set_names", ()):
-        words += ["--on", set_name]
-    analysis = trust.shown(inputs.analysis or name)
-    allows_code = any(word.startswith("--allow") for word in inputs.words)  # not to be pasted
-    if analysis in {*ANALYSES, inputs.analysis} and not allows_code:
-        words += inputs.words
-    return shlex.join(["nmtkit", "analyze", analysis, *words])
 
 
 def _some(names: list[str]) -> str:

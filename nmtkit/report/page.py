@@ -18,6 +18,7 @@ import nmtkit
 from nmtkit.analyze import ANALYSES
 from nmtkit.curves import AXES, panels
 from nmtkit.report import comparison, provenance, svg
+from nmtkit.report.commands import of_run
 from nmtkit.report.contents import Contents, Remark, ReportedFinding
 from nmtkit.report.explorer import data, script_text
 from nmtkit.report.texts import Texts, side_by_side
@@ -72,8 +73,7 @@ class Part:
 
     def command(self, text: str) -> str:
         """Return a command as it is typed for this run."""
-        named = self.contents.run.option
-        return text.replace(" && ", f"{named} && ") + named
+        return of_run(text, self.contents.run)
 
 
 def render(parts: Sequence[Part], drawn: Drawn, **about: str) -> str:

@@ -14,7 +14,8 @@ from pathlib import Path
 from nmtkit import files
 from nmtkit.errors import DataError, counted
 from nmtkit.records import MOST
-from nmtkit.report.contents import Contents, score_command, translate_again
+from nmtkit.report.commands import score_command
+from nmtkit.report.contents import Contents, translate_again
 from nmtkit.score.evaluate import OF_SENTENCES
 from nmtkit.score.translations import lines_of
 

@@ -28,7 +28,7 @@ from nmtkit.measures.macs import count_macs, count_parameters
 from nmtkit.models.loading import build_untrained
 from nmtkit.options import GENERAL
 from nmtkit.records import FindingInputs, StoredFinding, load
-from nmtkit.report.contents import analyze_command
+from nmtkit.report.commands import analyze_command
 from nmtkit.settings import SearchSettings, build
 from nmtkit.tables.table import Column, Table
 from nmtkit.text.vocabulary import EOS

@@ -16,7 +16,7 @@ from nmtkit.cli import app
 from nmtkit.errors import ConfigError
 from nmtkit.models.variants import load_variant
 from nmtkit.records import FindingInputs
-from nmtkit.report.contents import analyze_command
+from nmtkit.report.commands import analyze_command
 from nmtkit.run import Run
 from tests.manifests import edit
 from tests.models.cases import TOY
@@ -258,7 +258,7 @@ def test_names_that_are_no_module_of_a_model(downloaded, tmp_path, name, stdout)
 def test_no_command_to_copy_names_code_of_a_run(downloaded, tmp_path):
     config = downloaded / "systems/toy/config.toml"
     assert "--variant package.module:Class" in call("train --system toy", downloaded)[1]
-    edit(config, 'corpus = "', 'corpus = "0')
+    edit(config, 'variant = "', 'corpus = "another"\nvariant = "')
     assert "--variant package.module:Class" in call("status", downloaded)[1]
     inputs = FindingInputs(
         analysis="payload:A", systems=["toy"], files={}, words=["--allow-code", "payload"]

@@ -23,7 +23,8 @@ from nmtkit.errors import ConfigError, DataError, EnvironmentProblem
 from nmtkit.models import checkpoints
 from nmtkit.records import FindingInputs, SystemRecord
 from nmtkit.report import comparison, explorer, page, stage, svg
-from nmtkit.report.contents import analyze_command, read_contents
+from nmtkit.report.commands import analyze_command
+from nmtkit.report.contents import read_contents
 from nmtkit.report.texts import Texts, differences, read_texts, side_by_side
 from nmtkit.run import Run
 from nmtkit.score.resampling import FEW
@@ -400,7 +401,7 @@ def test_what_is_missing_is_said(reported):
         "analyze/weights cannot be read",
         "another version of nmtkit (format 99)",
         "sentences.tsv is missing",
-        "not among the scores: unscored",
+        "not scored: unscored",
         "systems/later: its settings cannot be read (the file is damaged: ",
         "not translated: later",
         "Of base alone, without own",

@@ -14,7 +14,7 @@ import sacrebleu
 
 from nmtkit.errors import ConfigError, DataError
 from nmtkit.report import stage as report
-from nmtkit.report.contents import score_command
+from nmtkit.report.commands import score_command
 from nmtkit.score.external_metrics import SetTexts, external_metrics
 from nmtkit.score.metrics import Scorer
 from nmtkit.score.options import ScoreOptions

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from nmtkit.errors import ConfigError
 from nmtkit.records import load
-from nmtkit.report.contents import score_command
+from nmtkit.report.commands import score_command
 from nmtkit.score import metrics, seeds
 from nmtkit.score.resampling import Draws
 from nmtkit.score.significance import compare, difference, holm

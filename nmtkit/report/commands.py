@@ -1,0 +1,64 @@
+"""The commands that update what a report finds missing or out of date."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+
+from nmtkit import trust
+from nmtkit.analyze import ANALYSES
+from nmtkit.presets import preset_names
+from nmtkit.records import FindingInputs, SystemConfig
+from nmtkit.run import Run, System
+from nmtkit.score.metrics import METRICS
+from nmtkit.score.options import ScoreOptions
+from nmtkit.score.stored_scores import Scores
+
+
+def score_command(set_name: str, result: Scores | None) -> str:
+    """Return the command that scores a set with all systems, as a result was scored."""
+    if result is None:
+        return f"nmtkit score --on {set_name}"
+    options = ["--on", set_name, "--significance", result.test]
+    for key in ("resamples", "ratio", "trials", "seed"):
+        if (drawn := getattr(result.resampling, key)) != ScoreOptions.model_fields[key].default:
+            options += [f"--{key}", str(drawn)]
+    options += ["--against", result.baseline] if len(result.systems) > 1 else []
+    options += ["--buckets", result.by_length.buckets] if result.by_length else []
+    if result.seeds and result.seeds.grouping != "seed":
+        options += ["--group-by", result.seeds.grouping]
+    # The command of an external metric is not repeated: nobody should paste one that a run holds.
+    external = [key for key in result.asked if key not in METRICS]
+    if columns := [key for key in result.asked if key in METRICS]:
+        options += ["--metrics", ",".join(columns)]
+    options += [word for name in external for word in ("--metric", f"{name}=…")]
+    return shlex.join(["nmtkit", "score", *options])
+
+
+def analyze_command(name: str, inputs: FindingInputs, systems: Sequence[str]) -> str:
+    """Return the command that makes a finding again; systems: all of the run, which need not be
+    named.
+    """
+    words = []
+    if inputs.systems != list(systems):
+        words += [word for system in inputs.systems for word in ("--system", system)]
+    for set_name in inputs.options.get("set_names", ()):
+        words += ["--on", set_name]
+    analysis = trust.shown(inputs.analysis or name)
+    allows_code = any(word.startswith("--allow") for word in inputs.words)  # not to be pasted
+    if analysis in {*ANALYSES, inputs.analysis} and not allows_code:
+        words += inputs.words
+    return shlex.join(["nmtkit", "analyze", analysis, *words])
+
+
+def train_command(system: System, stored: SystemConfig) -> str:
+    """Return the command that trains a system again with its stored settings."""
+    words = ["nmtkit", "train", "--system", system.name, "--variant", trust.shown(stored.variant)]
+    words += ["--preset", stored.preset] if stored.preset in preset_names() else []
+    words += ["--init-from", stored.init_from] if stored.init_from else []
+    return shlex.join([*words, "--config", str(system.config), "--force"])
+
+
+def of_run(command: str, run: Run) -> str:
+    """Return a command, or several joined by `&&`, as it is typed for a run."""
+    return command.replace(" && ", f"{run.option} && ") + run.option
