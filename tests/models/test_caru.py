@@ -440,6 +440,27 @@ def test_weights_that_are_changed_weigh_at_the_first_step_too():
     torch.testing.assert_close(contexts[1], contexts[0] / 4)
 
 
+@pytest.mark.parametrize("variant", ["caru", "gru-inv", "gatt"])
+def test_gradients_in_a_capture_are_those_of_the_changed_weights(variant):
+    model, batch = small(variant), contract.collate(contract.pairs())
+    parameter = model.attention.gate.state.weight
+
+    def loss():
+        with capture({"attention": lambda weights: weights**2}):
+            return contract.full(model, batch).square().sum()
+
+    (grad,) = torch.autograd.grad(loss(), [parameter])
+    direction, step = torch.randn_like(parameter), 1e-6
+    losses = []
+    with torch.no_grad():
+        for sign in (1, -1):
+            parameter.add_(direction, alpha=sign * step)
+            losses.append(loss())
+            parameter.sub_(direction, alpha=sign * step)
+    slope = (losses[0] - losses[1]) / (2 * step)
+    torch.testing.assert_close((grad * direction).sum(), slope, rtol=1e-6, atol=1e-8)
+
+
 def test_nothing_of_every_pair_of_positions_is_kept_for_backward(keep):
     """Numbers for every source position at every step: T times as many as a sentence has, were
     they not computed again.
@@ -490,11 +511,8 @@ def test_products_are_as_few_as_they_can_be():
     steps = m * (gate + embed + cell + h * v) + (m - 1) * attend
     assert found.encode * n == pytest.approx(once, abs=1e-6)
     assert found.step * m == pytest.approx(steps, abs=1e-6)
-    again = (
-        (m - 1) * n * (h * a - a - h)
-        # the keys, once more in the backward pass; gradients by outer products are no matrix products
-    )
-    assert found.train * m == pytest.approx(3 * (once + steps) + again, abs=1e-6)
+    # The gradient of what a score sums is an outer product, which is no matrix product.
+    assert found.train * m == pytest.approx(3 * (once + steps) - (m - 1) * n * a, abs=1e-6)
 
 
 @pytest.mark.parametrize(

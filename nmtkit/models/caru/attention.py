@@ -87,12 +87,12 @@ class GatedAttention(nn.Module):
             q, states = (x.to(wide).view(*of_s.shape[:3], -1) for x in (query(s), s))
             history = states if gate.inverted else h
             arguments = *fixed, q, history, of_h, of_s, *gate.inner()
-            if gpu.refines(h, q.size(1), gate.width):
-                context, alpha = _WithKernels.apply(gate, *arguments)
-            elif torch.is_grad_enabled():
-                context, alpha = _Recomputed.apply(self, *arguments)
-            else:
+            if capturing() or not torch.is_grad_enabled():
                 context, alpha = self._some_sentences_at_a_time(*arguments)
+            elif gpu.refines(h, q.size(1), gate.width):
+                context, alpha = _WithKernels.apply(gate, *arguments)
+            else:
+                context, alpha = _Recomputed.apply(self, *arguments)
             openness = gate.openness(of_h, of_s) if capturing() else None
             return context.flatten(0, 1), alpha, openness
 
@@ -134,7 +134,7 @@ class GatedAttention(nn.Module):
         return dkey, dv, dq, *pull(dg)
 
     def _some_sentences_at_a_time(self, *arguments: Any) -> tuple[Tensor, ...]:
-        """Return `refine_and_attend` without gradients, a few sentences at a time.
+        """Return `refine_and_attend`, a few sentences at a time.
 
         The refined states of long sources for many hypotheses would not fit into memory.
         """
