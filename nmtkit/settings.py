@@ -205,8 +205,8 @@ class TrainSettings(Section):
     warmup: NonNegativeInt = 8000
     """Updates in which the learning rate rises linearly from 0; 0 = none."""
     decay_factor: float = Field(0.5, gt=0, lt=1)
-    """plateau: the learning rate is multiplied by this when `plateau_on` has not improved for
-    `decay_patience` validations.
+    """plateau: the learning rate is multiplied by this when `plateau_on` has not improved for more
+    than `decay_patience` validations.
     """
     decay_patience: NonNegativeInt = 0
     """plateau: validations without improvement before the learning rate falls at the next one."""

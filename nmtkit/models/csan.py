@@ -40,7 +40,7 @@ class ConvolutionalSettings(TransformerSettings):
     """
     local_layers: NonNegativeInt = 0
     """Layers of the encoder that have convolutional self-attention, from the lowest; 0 = the lower
-    half of the encoder, as in the paper (3 of 6).
+    half of the encoder, rounded up (the paper: 3 of 6).
     """
 
 
