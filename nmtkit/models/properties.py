@@ -38,16 +38,18 @@ def lacking(model: Model, batch: Batch, alone: Sequence[Batch]) -> list[str]:
         model: in eval mode.
         batch: some pairs of different lengths, padded.
         alone: a batch of each of these pairs.
-    Raises: ConfigError if `decode` does not return (hidden (R, T, D), state).
+    Raises: ConfigError if `decode` does not return (hidden (R, T, D), state), or `logits` not
+        (R, T, V).
     """
     assert batch.tgt_in is not None and batch.tgt_lengths is not None
     tgt_in, steps = batch.tgt_in, []
     state: State = {}
     real = real_positions(batch.tgt_lengths, tgt_in.size(1))
-    sentences = []
+    memory = model.encode(batch)
+    whole = _checked(model, tgt_in, model.decode(tgt_in, memory))  # (B, T, D)
+    unreached = _without_gradient(model, model.logits(whole).sum())
+    sentences = [f"no gradient reaches {', '.join(unreached)}"] if unreached else []
     with torch.no_grad():
-        memory = model.encode(batch)
-        whole = _checked(model, tgt_in, model.decode(tgt_in, memory))  # (B, T, D)
         other = tgt_in.clone()
         other[:, -1] = torch.where(tgt_in[:, -1] == EOS, UNK, EOS)
         earlier = real[:, :-1]
@@ -71,14 +73,32 @@ def lacking(model: Model, batch: Batch, alone: Sequence[Batch]) -> list[str]:
 
 
 def _checked(model: Model, tgt_in: Tensor, returned: Any) -> Tensor:
-    """Return the hidden states in what `decode` returned; raise ConfigError if it has none."""
-    shape = *tgt_in.shape, model.width
+    """Return the hidden states in what `decode` returned.
+
+    Raises: ConfigError if it has none, or `logits` of them have another size than the vocabulary.
+    """
+    shape, vocabulary = (*tgt_in.shape, model.width), model.vocabularies.tgt
     match returned:
         case (Tensor() as hidden, _) if hidden.shape == shape:
-            return hidden
-    message = f"decode must return (hidden (R, T, D), state), with D = width = {model.width}"
-    where, hint = place_of(type(model).decode), "see nmtkit/models/README.md"
-    raise ConfigError(message, where=where, hint=hint)
+            if (size := model.logits(hidden).size(-1)) == vocabulary:
+                return hidden
+            verb: Any = model.logits
+            message = (
+                f"logits must return (…, V), with V = vocabularies.tgt = {vocabulary}, not {size}"
+            )
+        case _:
+            verb = model.decode
+            message = "decode must return (hidden (R, T, D), state), with D = width, a property"
+    raise ConfigError(message, where=place_of(verb), hint="see nmtkit/models/README.md")
+
+
+def _without_gradient(model: Model, number: Tensor) -> list[str]:
+    """Return the names of the learnt parameters on which a number does not depend."""
+    learnt = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    if not learnt or not number.requires_grad:
+        return list(learnt)
+    grads = torch.autograd.grad(number, list(learnt.values()), allow_unused=True)
+    return [name for name, grad in zip(learnt, grads, strict=True) if grad is None]
 
 
 def _equal(states: Tensor, expected: Tensor) -> bool:

@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from nmtkit.errors import ConfigError
+from nmtkit.models.base import Vocabularies
 from nmtkit.models.properties import NOT_ALONE, NOT_CAUSAL, NOT_STEPWISE, lacking
 from nmtkit.models.variants import VARIANTS
 from tests.models.cases import TOY
@@ -48,7 +49,8 @@ def mixes_rows(self, tgt_in, memory, state=None):
 
 
 def reads_padding(self, batch):
-    return {"summary": self.src_embedding(batch.src).mean(1)}
+    summary = self.src_embedding(batch.src).mean(1)
+    return {"summary": summary + 0 * encode(self, batch)["summary"].mean()}
 
 
 def reads_its_neighbours(self, batch):
@@ -57,7 +59,7 @@ def reads_its_neighbours(self, batch):
     }
 
 
-encode, decode = ToyRecurrent.encode, ToyRecurrent.decode
+encode, decode, logits = ToyRecurrent.encode, ToyRecurrent.decode, ToyRecurrent.logits
 
 
 @pytest.mark.parametrize(
@@ -88,6 +90,26 @@ def test_a_decode_that_returns_something_else_is_refused(returned, monkeypatch):
     monkeypatch.setattr(ToyRecurrent, "decode", lambda *given: returned(*decode(*given)))
     caught = refused(ConfigError, r"decode must return \(hidden", lacked, Case(TOY).build())
     assert "test_properties.py, line " in caught.where
+
+
+def test_logits_of_another_size_than_the_target_vocabulary_are_refused(monkeypatch):
+    model = Case(TOY).build()
+    model.vocabularies = Vocabularies(model.vocabularies.src, model.vocabularies.tgt + 1, False)
+    caught = refused(ConfigError, r"logits must return .*not", lacked, model)
+    assert "toy_recurrent.py, line " in caught.where
+
+
+@pytest.mark.parametrize("detached", [False, True])
+def test_parameters_without_a_gradient_are_named(monkeypatch, detached):
+    model = Case(TOY).build()
+    model.spare = nn.Linear(3, 3)
+    if detached:
+        monkeypatch.setattr(
+            type(model), "logits", lambda self, hidden: logits(self, hidden.detach())
+        )
+    (sentence,) = lacked(model)
+    assert sentence.startswith("no gradient reaches ") and "spare.weight, spare.bias" in sentence
+    assert ("decoder.weight_hh" in sentence or "src_embedding" in sentence) == detached
 
 
 def test_numbers_that_are_not_finite_are_left_to_the_training():
