@@ -180,12 +180,12 @@ def remove_folder(folder: Path, owned: Owned, place: Path) -> None:
 
 
 @contextlib.contextmanager
-def writing_folder(final: Path, owned: Owned, hint: str) -> Iterator[Path]:
+def writing_folder(final: Path, owned: Owned, hint: str = "") -> Iterator[Path]:
     """Write a folder completely or not at all, as `publish`.
 
     Args:
         final, owned: as for `publish`.
-        hint: what the user can do if the disk is full.
+        hint: what the user can do if the disk is full; empty: what helps any stage.
     Yields: the folder to write into.
     Raises: DataError as `files.check_place`; EnvironmentProblem if the disk is full or not
         writable. Other errors of the body are raised unchanged.
@@ -204,6 +204,6 @@ def writing_folder(final: Path, owned: Owned, hint: str) -> Iterator[Path]:
         if in_body and error.errno not in files.UNWRITABLE:
             raise
         message = f"cannot write {final}: {error.strerror or error}"
-        raise EnvironmentProblem(message, hint=hint) from error
+        raise EnvironmentProblem(message, hint=hint or files.hint_to_write(error)) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)

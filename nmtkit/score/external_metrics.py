@@ -9,11 +9,14 @@ nothing that is read from a run is ever executed.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import math
+import os
 import re
 import shlex
+import signal
 import subprocess
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
@@ -164,14 +167,26 @@ class CommandMetric(ExternalMetric):
 
         Raises: ConfigError with its last messages if it fails.
         """
-        done = subprocess.run(
-            self.origin, shell=True, input=rows.encode(), capture_output=True, check=False
+        process = subprocess.Popen(
+            self.origin,
+            shell=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,  # a group of its own
         )
-        if done.returncode:
-            messages = done.stderr.decode("utf-8", "replace").splitlines()
+        try:
+            output, errors = process.communicate(rows.encode())
+        except BaseException:  # a signal: nothing that the command has started may live on
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            raise
+        if process.returncode:
+            messages = errors.decode("utf-8", "replace").splitlines()
             last = " | ".join([line.strip() for line in messages if line.strip()][-_SHOWN:])
-            failed = f"the command failed with exit code {done.returncode}"
-            if done.returncode == 127:
+            failed = f"the command failed with exit code {process.returncode}"
+            if process.returncode == 127:
                 failed = "the shell does not find the command"
             raise ConfigError(
                 f"{self.name}: {failed}: {last or 'it printed no message'}",
@@ -179,7 +194,7 @@ class CommandMetric(ExternalMetric):
                 hint="run the command by itself on one line: source, tab, hypothesis, tab,"
                 " reference",
             )
-        return done.stdout.decode("utf-8", "replace")
+        return output.decode("utf-8", "replace")
 
     def depends_on(self, set_name: str, systems: Sequence[str]) -> str:
         """Return a hash of the command and of the files that it names: its script, its model."""

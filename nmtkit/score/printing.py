@@ -69,7 +69,7 @@ def _printed(result: Scores, options: ScoreOptions) -> dict[str, Table]:
     by_seed = options.group_by is not None
     block = {"scores": seeds_table(result) if by_seed else main_table(result)}
     if len(result.systems) > 1 and not by_seed:
-        block["significance"] = significance_table(result, ["bleu", *result.asked])
+        block["significance"] = significance_table(result, ["bleu", *result.asked_further])
     if result.paper and options.paper:
         block["paper"] = result.paper.table
     if options.length_groups is not None and result.by_length:

@@ -208,7 +208,6 @@ class ScoredSet:
 
     def score(self) -> Scores:
         """Score all systems and write the folder."""
-        self._say_replaced()
         name, side = self.text_set.name, TextSide.load(self.run.prep, "tgt")
         scorer = scorer_of(self.run, name, side)
         sources = list(files.text_lines(self.run.source(name))) if self.options.metric else []
@@ -232,10 +231,11 @@ class ScoredSet:
         metrics = measure(outputs, task)
         result = evaluate(metrics, task).model_copy(update={"made_from": self.made_from})
         self._write(result, sentence_rows(metrics, task.src_lengths))
+        self._say_replaced()
         return result
 
     def _say_replaced(self) -> None:
-        """Print what this call removes of an earlier call's scores."""
+        """Print what this call has removed of an earlier call's scores."""
         stored, baseline = self.stored, self.made_from.baseline
         if stored is None:
             return
@@ -270,7 +270,7 @@ class ScoredSet:
     def _write(self, result: Scores, sentences: list[str]) -> None:
         kept = self.stored and self._of_the_same_texts(self.stored)
         owned = SCORES if kept else (*SCORES, *PAPER)
-        with writing_folder(self.folder, owned, "free some space") as folder:
+        with writing_folder(self.folder, owned) as folder:
             files.write_lines(folder / "sentences.tsv", sentences)
             for stem, table in tables(result).items():
                 table.write(folder, stem)

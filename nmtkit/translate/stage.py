@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import shlex
 import sys
 import time
 from collections.abc import Iterator
@@ -113,6 +114,9 @@ def _check(run: Run, options: TranslateOptions, sets: list[TextSet]) -> None:
     source = options.source
     if source == "-" and sys.stdin is None:  # the process was started with file descriptor 0 closed
         raise DataError("stdin is closed", where="-", hint="pipe text into it, or name a file")
+    if source is not None and files.is_tsv(Path(source)):
+        message = f"{source} is a TSV file, and lines of text are translated whole"
+        raise DataError(message, hint=f"cut -f1 {shlex.quote(source)} | nmtkit translate - …")
     if source is None and not sets:
         hint = "name a file (nmtkit translate FILE), or another set with --on"
         raise run.no_test_set(hint)
@@ -271,7 +275,7 @@ class _Stage:
         name = final.parents[1].name
         scorer.counts.clear()
         start = time.monotonic()
-        with writing_folder(final, owned, "free some space") as folder:
+        with writing_folder(final, owned) as folder:
             bar = console.progress(f"{name}: {text_set.name}", text_set.lines)
             with bar as scorer.done, scorer.reading(self.readers):
                 names = self._write(folder, text_set, scorer)

@@ -3,16 +3,20 @@ interval and test.
 """
 
 import csv
+import errno
 import json
+import os
 import re
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 import sacrebleu
 
-from nmtkit.errors import ConfigError, DataError
+from nmtkit.errors import ConfigError, DataError, EnvironmentProblem
 from nmtkit.report import stage as report
 from nmtkit.report.commands import score_command
 from nmtkit.score.external_metrics import SetTexts, external_metrics
@@ -207,6 +211,33 @@ def test_a_command_runs_again_only_if_something_has_changed(fake, command, stder
     assert "no longer asked for, and removed: own (--metrics, --metric)" in stderr()
     assert "own" not in read(fake.run, "test", "scores.json")
     assert not (fake.run.path / "score/test/lengths-own.md").exists()
+
+
+def test_a_signal_ends_everything_that_the_command_has_started(fake, tmp_path, monkeypatch):
+    child = tmp_path / "child"
+    command = f"sleep 60 & echo $! > {child}; wait"
+
+    def interrupt(process, _):
+        while not child.is_file() or not child.read_text().endswith("\n"):
+            time.sleep(0.01)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(subprocess.Popen, "communicate", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        fake.score(metric=[f"own={command}"])
+    state = Path(f"/proc/{child.read_text().strip()}/status")
+    assert not state.exists() or "Z (zombie)" in state.read_text("utf-8")
+
+
+def test_what_was_removed_is_said_once_the_scores_are_written(fake, monkeypatch, stderr):
+    fake.score(metrics="bleu,chrf")
+
+    def refuse(*_):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr("nmtkit.folders.publish", refuse)
+    error = refused(EnvironmentProblem, "Read-only", fake.score, test="sign")
+    assert error.hint == "choose a folder that is writable" and "and removed" not in stderr()
 
 
 def test_without_the_options_nothing_is_stored_of_them(fake):

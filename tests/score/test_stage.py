@@ -591,7 +591,9 @@ def test_a_source_without_by_length_is_looked_for_and_said_to_be_unused(tmp_path
     assert found["unit"] == "characters of the reference (no --src given)"
 
 
-def test_of_many_comparisons_by_length_the_lucky_ones_are_said_where_there_are_some(fake_run):
+def test_of_many_comparisons_by_length_the_lucky_ones_are_said_where_there_are_some(
+    fake_run, capsys
+):
     fake = fake_run(count=80)
     fake.add("a", 0.2)
     fake.add("b", 0.3)
@@ -608,6 +610,9 @@ def test_of_many_comparisons_by_length_the_lucky_ones_are_said_where_there_are_s
         lines = read(fake.run, "test", f"{table}.md").splitlines()
         note = next(line for line in lines if "paired bootstrap (Koehn 2004)" in line)
         assert f"; about {chance} such p are below 0.05 by chance" in note
+    capsys.readouterr()
+    fake.score(metrics="bleu,chrf", force=True)
+    assert "about 0.4 of 4 such p" in capsys.readouterr().out.replace("\n", " ")
 
 
 def test_lines_that_do_not_pair_are_shown_where_they_begin_to(tmp_path):

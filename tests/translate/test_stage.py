@@ -246,6 +246,13 @@ def test_file_and_stdin_and_test_set_give_the_same(run, tmp_path, capsys, monkey
     ]
 
 
+def test_a_tsv_file_is_refused(run, tmp_path):
+    path = tmp_path / "test.de-en.tsv"
+    path.write_text("ein Hund\ta dog\n", "utf-8")
+    error = refused(DataError, "is a TSV file", translate, run, source=str(path))
+    assert error.hint == f"cut -f1 {path} | nmtkit translate - …"
+
+
 def test_without_a_name_the_system_trained_last(run, tmp_path, capsys):
     (tmp_path / "x").write_text("a dog\n")
     save_system(run, "newest", seed=7)
