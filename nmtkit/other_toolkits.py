@@ -7,7 +7,7 @@ from collections.abc import Container
 
 _HABITS = {
     "lr learning_rate": "--set train.lr=…",
-    "batch batch_size": "--set train.batch_size=… (nmtkit translate: --set search.batch_size=…)",
+    "batch batch_size max_tokens": "--set train.batch_size=… (of a search: search.batch_size)",
     "steps max_steps max_update": "--set train.max_steps=…",
     "epochs max_epoch": "--set train.max_steps=… (updates), or --set train.max_minutes=…",
     "warmup_steps": "--set train.warmup=…",
@@ -22,7 +22,9 @@ _HABITS = {
     "resume continue": "the same nmtkit train command again resumes",
     "gpu cuda use_gpu": "--device cuda",
     "cpu": "--device cpu",
-    "output": "--run DIR",
+    "output save_dir": "--run DIR",
+    "arch model": "--variant NAME",
+    "source_lang target_lang": "the ends of file names: nmtkit prep --train train.de train.en",
     "tokenizer": "--set prep.src_tokenizer=… --set prep.tgt_tokenizer=…",
     "vocab_size": "--set prep.merges=… (prep.vocab_size with prep.subwords=sentencepiece or none)",
     "beam_size": "--beam N (nmtkit translate), or --set search.beam=…",

@@ -18,7 +18,7 @@ CHECKPOINT = (WEIGHTS, OPTIMIZER, STATE, MANIFEST, ".tmp??????")
 TRAINING = (
     *("best.json", "train.log", "metrics.jsonl", "diverged.json", "wandb.json"),
     *("tensorboard/events.out.tfevents.*", "wandb/latest-run", "wandb/debug*.log"),
-    *("wandb/*run-*/*", "wandb/*run-*/*/*", "wandb/*run-*/*/*/*"),
+    *(f"wandb/*run-*{depth * '/*'}" for depth in range(1, 6)),
     *(f"checkpoints/{step}/{name}" for step in (STEP, f".*-{STEP}*") for name in CHECKPOINT),
 )
 """systems/<name>, without config.toml and system.json, which a new training overwrites, and without

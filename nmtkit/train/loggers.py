@@ -150,7 +150,7 @@ def check_installed(log_to: str) -> None:
         raise EnvironmentProblem(
             f"{SETTING}={log_to} needs the package {log_to}, which is not installed",
             where=SETTING,
-            hint=f"in nmtkit's checkout: pip install -e '.[{log_to}]'",
+            hint=f"in nmtkit's checkout: pip install -e '.[{log_to}]'; or --set {SETTING}=none",
         )
 
 
