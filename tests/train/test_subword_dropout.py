@@ -160,11 +160,11 @@ def test_continued_is_as_if_never_stopped(run_of, kind, monkeypatch):
         Resegmented, "begin", lambda pairs, *place: (epochs.append(place[0]), begin(pairs, *place))
     )
     run = run_of(kind)
-    whole = weights_after(run, "whole", 14)
+    whole = weights_after(run, "whole", 12)
     assert epochs == [*range(epochs[-1] + 1)] and epochs[-1] > 1
-    parts = weights_after(run, "parts", 3, 8, 14)
+    parts = weights_after(run, "parts", 3, 7, 12)
     assert all((whole[name] == parts[name]).all() for name in whole)
-    without = weights_after(run, "without", 14, dropout=0)
+    without = weights_after(run, "without", 12, dropout=0)
     assert any((whole[name] != without[name]).any() for name in whole)
 
 
