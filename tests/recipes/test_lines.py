@@ -66,12 +66,28 @@ def asked(name, folder, code=0, **variables):
     return done
 
 
+PLANS, PARAMETERS = {}, {}
+"""By the options of a call, and by the settings of a model: recipes share many."""
+
+
 def planned(values):
     """What a call of train resolves to."""
     run = SimpleNamespace(manifest=lambda: SimpleNamespace(preset="", fingerprint=""))
     keys = ("variant", "preset", "config", "assignments", "seed")
     given = {key: values[key] for key in keys if values[key] is not None}
-    return make_plan(run, TrainOptions.of(given))
+    if repr(given) not in PLANS:
+        PLANS[repr(given)] = make_plan(run, TrainOptions.of(given))
+    return PLANS[repr(given)]
+
+
+def parameters(plan, vocabularies):
+    """How many parameters the model of a plan has."""
+    key = plan.variant, repr(plan.model), vocabularies
+    if key not in PARAMETERS:
+        with torch.device("meta"):
+            model = build_model(plan.variant, plan.model, vocabularies)
+        PARAMETERS[key] = count_parameters(model)
+    return PARAMETERS[key]
 
 
 def trainings(done):
@@ -127,16 +143,8 @@ def test_full_has_the_papers_sizes_and_updates(name, with_parses):
     done = with_parses(name, "full")
     assert "without a GPU" in done.stderr
     plans = [plan for _, plan in trainings(done)]
-    counted = {}
-    for plan in plans:
-        if (plan.variant, repr(plan.model)) not in counted:
-            with torch.device("meta"):
-                counted[plan.variant, repr(plan.model)] = count_parameters(
-                    build_model(plan.variant, plan.model, vocabularies)
-                )
-    assert [counted[plan.variant, repr(plan.model)] / 1e6 for plan in plans] == pytest.approx(
-        sizes, abs=0.0051
-    )
+    found = [parameters(plan, vocabularies) / 1e6 for plan in plans]
+    assert found == pytest.approx(sizes, abs=0.0051)
     assert [plan.train.max_steps for plan in plans] == updates
 
 
