@@ -1,4 +1,4 @@
-"""Figures for tests that draw many: as sketches, or once each."""
+"""Figures for tests that draw many: as sketches, or once each, like the templates of pages."""
 
 import functools
 from collections.abc import Callable, Iterator, Mapping
@@ -10,6 +10,7 @@ import pytest
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
+from nmtkit.report import page
 from nmtkit.tables import drawing
 
 SKETCH = """<svg xmlns="http://www.w3.org/2000/svg" xmlns:dc="http://purl.org/dc/elements/1.1/">
@@ -44,7 +45,9 @@ def sketched() -> Iterator[None]:
 
 @contextmanager
 def remembered() -> Iterator[None]:
-    """Render equal figures once; tests/tables shows that they have the same bytes."""
+    """Render equal figures once; tests/tables shows that they have the same bytes. Compile the
+    templates of reports once.
+    """
     render, figures = drawing.saved, {}
 
     def saved(draw: Callable[[Figure], None], form: str, metadata: Mapping[str, Any]) -> bytes:
@@ -58,4 +61,5 @@ def remembered() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(drawing, "saved", saved)
         patch.setattr(drawing, "as_pdf", functools.cache(drawing.as_pdf))
+        patch.setattr(page, "_environment", functools.cache(page._environment))
         yield
