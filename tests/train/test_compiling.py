@@ -4,6 +4,7 @@ early word where it cannot work.
 
 import copy
 import dataclasses
+import logging
 from functools import partial
 
 import numpy as np
@@ -42,13 +43,15 @@ SIZES = {
 
 
 @pytest.fixture(autouse=True)
-def no_graphs():
+def no_graphs(monkeypatch):
     """Start and end without compiled graphs.
 
     Tracing keeps no results of operations on symbolic shapes: keeping them takes a fifth of its
-    time. It collects no garbage after a graph either: a test process holds a great deal.
+    time. It collects no garbage after a graph either: a test process holds a great deal. It prepares
+    no records of its traces, which nobody writes.
     """
     torch._dynamo.reset()
+    monkeypatch.setattr(logging.getLogger("torch.__trace"), "handlers", [])
     quick = torch._dynamo.config.patch(fake_tensor_cache_enabled=False, run_gc_after_compile=False)
     with quick, torch.fx.experimental._config.patch(use_duck_shape=True):  # torch's default
         yield
