@@ -9,11 +9,13 @@ import io
 import os
 import runpy
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import typer.testing
 from hypothesis import settings
 from sacrebleu.metrics import ter
 
@@ -95,6 +97,25 @@ def a_demo_corpus_is_generated_once(tmp_path_factory: pytest.TempPathFactory) ->
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(demo, "generate", copied)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def a_program_is_made_once() -> Iterator[None]:
+    """Tests call the program a thousand times, and to make its commands takes 8 ms a call."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(typer.testing, "_get_command", functools.cache(typer.testing._get_command))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def seeds_are_for_the_devices_that_are_here() -> Iterator[None]:
+    """Without a GPU, torch writes a traceback down for every seed, in case one comes later."""
+    torch = sys.modules.get("torch")  # few tests need none
+    with pytest.MonkeyPatch.context() as patch:
+        if torch and not ON_GPU:
+            for device in (torch.cuda, torch.xpu):
+                patch.setattr(device, "manual_seed_all", lambda seed: None)
         yield
 
 
