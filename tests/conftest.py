@@ -64,6 +64,11 @@ def pytest_collection_finish() -> None:
     gc.set_threshold(20_000, 20, 20)
 
 
+def pytest_unconfigure() -> None:
+    """At its end a process frees everything, or a library warns of what leaks."""
+    gc.unfreeze()
+
+
 @pytest.fixture(scope="session", autouse=True)
 def every_printed_table_fits() -> Iterator[None]:
     """Every table that a test prints is tried on terminals of several widths, too."""
