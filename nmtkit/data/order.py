@@ -19,7 +19,7 @@ import numpy as np
 from nmtkit.arrays import Integers
 from nmtkit.data.batch_lists import Unit, batch_list, padded_positions
 from nmtkit.data.padding import Ids
-from nmtkit.data.pairs import ShardedPairs
+from nmtkit.data.store import Store
 
 WINDOW_PAIRS = 2_000_000
 """Pairs of a window; whole shards may make it larger (see `epoch_windows`). A change of this number
@@ -83,7 +83,7 @@ class WindowBatches:
 
 
 def window_batches(
-    pairs: ShardedPairs,
+    pairs: Store,
     shards: Sequence[int],
     size: int,
     unit: Unit,

@@ -1,4 +1,4 @@
-"""Sets of sentence pairs that can be batched: prepared, with subwords drawn anew, or in memory."""
+"""Sets of sentence pairs that can be batched: prepared, or in memory."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import numpy as np
 
 from nmtkit.arrays import Array, Ints
 from nmtkit.data.documents import Documents
+from nmtkit.data.padding import joined
 from nmtkit.data.ragged import RaggedShards
-from nmtkit.data.resegmented import Resegmented
 from nmtkit.data.store import Store
 
 
@@ -43,7 +43,9 @@ class GivenPairs:
         """Return the target ids of pair i."""
         return np.asarray(self._tgt[i], dtype=np.int64)
 
+    def sides(self, pairs: Ints) -> list[tuple[Array, Ints]]:
+        """See `Store.sides`."""
+        return [joined([side(i) for i in pairs.tolist()]) for side in (self.src, self.tgt)]
 
-ShardedPairs = Store | Resegmented
-"""A training set in shards."""
-Pairs = ShardedPairs | GivenPairs
+
+Pairs = Store | GivenPairs

@@ -17,7 +17,7 @@ import itertools
 import os
 import sys
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -41,7 +41,32 @@ def ragged_files(path: Path) -> tuple[Path, Path]:
     return path.with_name(f"{path.name}.bin"), path.with_name(f"{path.name}.idx")
 
 
-class Ragged:
+class Sequences:
+    """Sequences of numbers with different lengths.
+
+    Args:
+        numbers: of all sequences.
+        offsets: (N+1), where each sequence begins in `numbers`, and where the last one ends.
+    """
+
+    def __init__(self, numbers: Array, offsets: Ints) -> None:
+        self._numbers, self.offsets = numbers, offsets
+
+    def sequence(self, i: int) -> Array:
+        """Return sequence i (from 0, which is not checked), a view."""
+        start, end = self.offsets[i : i + 2]
+        return self._checked(self._numbers[start:end])
+
+    def joined(self, rows: Ints) -> Array:
+        """Return some sequences one after another."""
+        starts = self.offsets[rows]
+        return self._checked(joined(self._numbers, starts, self.offsets[rows + 1] - starts))
+
+    def _checked(self, numbers: Array) -> Array:
+        return numbers
+
+
+class Ragged(Sequences):
     """A read-only ragged array.
 
     Args:
@@ -56,28 +81,13 @@ class Ragged:
     def __init__(self, path: Path, magic: bytes, fields: int) -> None:
         data, index = ragged_files(path)
         self._file = data
-        width, offsets, numbers, self._limit = _check(path, magic, fields)
+        width, count, numbers, self._limit = _check(path, magic, fields)
         start = len(magic) + 8 * fields
-        self.offsets: Ints = np.memmap(
-            index, dtype="<i8", mode="r", offset=start, shape=(offsets,)
-        ).view(np.ndarray)
+        offsets = np.memmap(index, dtype="<i8", mode="r", offset=start, shape=(count,))
         dtype = np.dtype(f"<u{width}")
         # An empty file cannot be mapped.
-        self._numbers: Array = (
-            np.memmap(data, dtype=dtype, mode="r").view(np.ndarray)
-            if numbers
-            else np.empty(0, dtype)
-        )
-
-    def sequence(self, i: int) -> Array:
-        """Return sequence i (from 0, which is not checked), a view into the file."""
-        start, end = self.offsets[i : i + 2]
-        return self._checked(self._numbers[start:end])
-
-    def joined(self, rows: Ints) -> Array:
-        """Return some sequences one after another."""
-        starts = self.offsets[rows]
-        return self._checked(joined(self._numbers, starts, self.offsets[rows + 1] - starts))
+        mapped = np.memmap(data, dtype, mode="r") if numbers else np.empty(0, dtype)
+        super().__init__(mapped.view(np.ndarray), offsets.view(np.ndarray))
 
     def _checked(self, numbers: Array) -> Array:
         if self._limit and numbers.max(initial=0) >= self._limit:
@@ -101,7 +111,9 @@ class RaggedShards:
     def __init__(self, paths: Sequence[Path], magic: bytes, fields: int = 0) -> None:
         self.sizes = [_check(path, magic, fields)[1] - 1 for path in paths]
         self.starts = [0, *itertools.accumulate(self.sizes)]
-        self.shard = functools.lru_cache(MAPPED)(lambda i: Ragged(paths[i], magic, fields))
+        self.shard: Callable[[int], Sequences] = functools.lru_cache(MAPPED)(
+            lambda i: Ragged(paths[i], magic, fields)
+        )
         """Return a shard by its number."""
 
     def __len__(self) -> int:

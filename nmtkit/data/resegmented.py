@@ -10,7 +10,6 @@ set is drawn window by window (see `nmtkit.data.order`), each as a set of its ow
 from __future__ import annotations
 
 import itertools
-from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
@@ -18,9 +17,8 @@ from random import Random
 import numpy as np
 
 from nmtkit.arrays import Array, Ints32, Mask
-from nmtkit.data.documents import Documents
 from nmtkit.data.padding import Ids
-from nmtkit.data.ragged import RaggedShards
+from nmtkit.data.ragged import Sequences
 from nmtkit.data.store import Store, id_type
 from nmtkit.text.sampling import Draw
 from nmtkit.text.segmented import joined, starts_of
@@ -35,7 +33,7 @@ OF_SUBWORDS = 1
 """The third number of the seed of the draw of each place."""
 
 
-class Resegmented:
+class Resegmented(Store):
     """A training set whose subwords `begin` draws anew, window by window.
 
     A pair outside the windows that are held has the subwords of the prepared set. A model that
@@ -44,89 +42,52 @@ class Resegmented:
     Memory: 4 bytes a word and 2 or 4 bytes a subword of a window, in each process.
 
     Args:
-        store: the prepared set.
+        prepared: the prepared set.
         splitters, vocabularies: of source and target.
         strength: of the draw, see `Splitter.sampler`.
         seed: of the training.
     Attributes:
-        shard_sizes: pairs of each shard.
         spans: None, because spans of other subwords do not fit.
     """
 
     def __init__(
         self,
-        store: Store,
+        prepared: Store,
         splitters: Sequence[Splitter],
         vocabularies: Sequence[Vocabulary],
         strength: float,
         seed: int,
     ) -> None:
-        self._store, self._seed = store, seed
+        super().__init__(prepared.path)
+        self.spans = None
+        self._prepared, self._seed = prepared, seed
         self._splitters, self._vocabularies = splitters, vocabularies
         self._id_type = id_type(max(map(len, vocabularies)))
-        self.shard_sizes = store.shard_sizes
-        self.spans: RaggedShards | None = None
-        self._starts = [0, *itertools.accumulate(store.shard_sizes)]
         self._edges = [_edges(*side) for side in zip(splitters, vocabularies, strict=True)]
         self._samplers: list[Draw] = [
             splitter.sampler(strength, vocabulary)
             for splitter, vocabulary in zip(splitters, vocabularies, strict=True)
         ]
         self._words: _Words | None = None  # of the shards of the current window
-        self._shards: list[int] = []
-        self._held: dict[int, tuple[_Drawn, int]] = {}  # by shard; the number of its first pair
-
-    @property
-    def documents(self) -> Documents:
-        """Where documents start."""
-        return self._store.documents
-
-    def __len__(self) -> int:
-        return len(self._store)
-
-    def src(self, pair: int) -> Array:
-        """Return the ids of a source sentence (S) in this epoch, </s> included."""
-        drawn, place = self._place(pair)
-        return self._store.src(pair) if drawn is None else drawn.sentence(2 * place)
-
-    def tgt(self, pair: int) -> Array:
-        """Return the ids of a target sentence (T) in this epoch, </s> included."""
-        drawn, place = self._place(pair)
-        return self._store.tgt(pair) if drawn is None else drawn.sentence(2 * place + 1)
-
-    def _place(self, pair: int) -> tuple[_Drawn | None, int]:
-        """Return the window that holds a pair, and where in it the pair is."""
-        shard = bisect_right(self._starts, pair) - 1
-        drawn, first = self._held.get(shard, (None, 0))
-        return drawn, first + pair - self._starts[shard]
-
-    def shard_lengths(self, shard: int) -> tuple[Ids, Ids]:
-        """Return the tokens of each source and each target of a shard, </s> included."""
-        return self.lengths(np.arange(*self._starts[shard : shard + 2]))
-
-    def lengths(self, pairs: Ids) -> tuple[Ids, Ids]:
-        """Return the tokens of source and target of some pairs (B), </s> included."""
-        src, tgt = self._store.lengths(pairs)
-        for shard, here, places in self._store.by_shard(pairs):
-            if shard in self._held:
-                drawn, first = self._held[shard]
-                sizes = drawn.sizes[2 * first :]
-                src[here], tgt[here] = sizes[2 * places], sizes[2 * places + 1]
-        return src, tgt
+        self._drawn: list[int] = []  # these shards
+        self._held: dict[int, Sequences] = {}
+        of_prepared = self._sentences.shard
+        self._sentences.shard = lambda shard: self._held.get(shard) or of_prepared(shard)
 
     def begin(self, epoch: int, window: int, shards: list[int]) -> None:
         """Draw the subwords of a window, and hold it beside the windows of the same update."""
-        if self._words is None or shards != self._shards:
+        if self._words is None or shards != self._drawn:
             rows = [range(*self._starts[shard : shard + 2]) for shard in shards]
-            self._shards, self._words = shards, self._read(list(itertools.chain(*rows)))
-        drawn = self._draw(self._words, epoch, window)
+            self._drawn, self._words = shards, self._read(list(itertools.chain(*rows)))
+        ids, offsets = self._draw(self._words, epoch, window)
         sizes = [self.shard_sizes[shard] for shard in shards]
-        firsts = itertools.accumulate([0, *sizes[:-1]])
-        self._held |= {shard: (drawn, first) for shard, first in zip(shards, firsts, strict=True)}
+        edges = itertools.pairwise(itertools.accumulate(sizes, initial=0))
+        for shard, (first, end) in zip(shards, edges, strict=True):
+            self._held[shard] = Sequences(ids, offsets[2 * first : 2 * end + 1])
 
     def forget_earlier_windows(self) -> None:
         """Hold the window alone that began last."""
-        self._held = {shard: self._held[shard] for shard in self._shards}
+        self._held = {shard: self._held[shard] for shard in self._drawn}
 
     def _read(self, rows: Sequence[int]) -> _Words:
         """Return the words of some pairs."""
@@ -142,22 +103,21 @@ class Resegmented:
         draws = np.where(several, np.minimum(counts, DRAWS), 1)
         return _Words(numbers, starts, word_types, draws)
 
-    def _draw(self, words: _Words, epoch: int, window: int) -> _Drawn:
+    def _draw(self, words: _Words, epoch: int, window: int) -> tuple[Array, Ids]:
+        """Return the subwords of the sentences of a window, and their offsets (2N+1)."""
         text = f"{self._seed} {epoch}" + (f" {window}" if window else "")
         flat, lengths = self._drawn_types(words, Random(text))
         starts, first = starts_of(lengths), starts_of(words.draws)
         draw = np.random.SeedSequence([self._seed, epoch, OF_SUBWORDS, window])
         rng = np.random.Generator(np.random.PCG64(draw))
-        ids, sizes = [], []
+        ids, sizes = [], [np.zeros(1, np.int64)]
         for begin in range(0, len(words.starts) - 1, 2 * ROWS):
             places = words.starts[begin : begin + 2 * ROWS + 1]
             numbers = words.numbers[places[0] : places[-1]]
             drawn = first[numbers] + rng.integers(0, words.draws[numbers])
             ids.append(joined(flat, starts[drawn], lengths[drawn]))
             sizes.append(np.add.reduceat(lengths[drawn], places[:-1] - places[0]))
-        of_sentences = np.concatenate(sizes)
-        offsets = np.concatenate([[0], np.cumsum(of_sentences)])
-        return _Drawn(np.concatenate(ids), offsets, of_sentences)
+        return np.concatenate(ids), np.cumsum(np.concatenate(sizes))
 
     def _drawn_types(self, words: _Words, random: Random) -> tuple[Array, Ids]:
         """Return the ids of all segmentations of all words, one after another, and the number of
@@ -183,7 +143,7 @@ class Resegmented:
         Args:
             types: gets the number of each different word, given by side and ids; </s> is a word.
         """
-        store = self._store
+        store = self._prepared
         sentences = [ids for pair in pairs for ids in (store.src(pair), store.tgt(pair))]
         lengths = np.array(list(map(len, sentences)))
         ids = np.concatenate(sentences).astype(self._id_type)
@@ -237,19 +197,6 @@ class _Words:
     starts: Ids
     types: list[tuple[int, str, list[int]]]
     draws: Ids
-
-
-@dataclass(frozen=True)
-class _Drawn:
-    """The subwords of the sentences of a window, with their offsets (2N+1) and sizes (2N)."""
-
-    ids: Array
-    offsets: Ids
-    sizes: Ids
-
-    def sentence(self, number: int) -> Array:
-        start, end = self.offsets[number : number + 2]
-        return self.ids[start:end]
 
 
 def _edges(splitter: Splitter, vocabulary: Vocabulary) -> tuple[Mask, Mask]:

@@ -15,8 +15,7 @@ from nmtkit.data.batch_lists import longest_first
 from nmtkit.data.batches import READABLE, Batch, collate, on_device, readable
 from nmtkit.data.context import contexts
 from nmtkit.data.documents import ContextRule
-from nmtkit.data.pairs import GivenPairs
-from nmtkit.data.store import Store
+from nmtkit.data.pairs import Pairs
 from nmtkit.errors import DataError, LeftOut, counted
 from nmtkit.models.base import Model
 from nmtkit.nn.capture import capture
@@ -124,7 +123,7 @@ def layer_of(site: str) -> int:
 
 
 def batches(
-    store: Store | GivenPairs,
+    store: Pairs,
     device: torch.device,
     rule: ContextRule | None = None,
     rows: Ints | None = None,
@@ -144,9 +143,7 @@ def batches(
         yield collate(store, rows[batch], device, rule)
 
 
-def readable_rows(
-    store: Store | GivenPairs, rule: ContextRule | None, rows: Ints | None = None
-) -> Ints:
+def readable_rows(store: Pairs, rule: ContextRule | None, rows: Ints | None = None) -> Ints:
     """Return the rows (None: all) without those that are too long (see `readable`), with a message.
 
     Raises: DataError if all are too long.

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import torch
 
 from nmtkit.data.padding import Ids
-from nmtkit.data.pairs import ShardedPairs
 from nmtkit.data.resegmented import Resegmented
+from nmtkit.data.store import Store
 from nmtkit.errors import is_out_of_memory
 from nmtkit.train.gradients import Gradients, Share
 from nmtkit.train.updates import Updates
@@ -47,7 +47,7 @@ class Prepared:
     share: Share | None
 
 
-def updates_ahead(device: torch.device, pairs: ShardedPairs) -> int:
+def updates_ahead(device: torch.device, pairs: Store) -> int:
     """Return how many updates are prepared ahead.
 
     None if subwords are drawn anew: those of the next window would take the place of this one's.

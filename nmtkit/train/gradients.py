@@ -27,7 +27,7 @@ from nmtkit.data.batch_lists import padded_positions
 from nmtkit.data.batches import Batch, collate, collate_packed
 from nmtkit.data.packing import filled
 from nmtkit.data.padding import Ids
-from nmtkit.data.pairs import ShardedPairs
+from nmtkit.data.store import Store
 from nmtkit.errors import ConfigError, EnvironmentProblem, is_out_of_memory
 from nmtkit.models.base import Model, target_states
 from nmtkit.nn import cpu, gpu
@@ -157,7 +157,7 @@ class Gradients:
     """
 
     model: Model
-    store: ShardedPairs
+    store: Store
     settings: TrainSettings
     autocast: dict[str, Any]
     state: TrainState

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from nmtkit import console
-from nmtkit.data.pairs import ShardedPairs
+from nmtkit.data.store import Store
 from nmtkit.errors import Interrupted, NmtkitError, TrainingDiverged
 from nmtkit.models import loading
 from nmtkit.models.base import Model
@@ -80,7 +80,7 @@ class Trainer:
     system: System
     settings: TrainSettings
     model: Model
-    store: ShardedPairs
+    store: Store
     autocast: dict[str, Any]
     state: TrainState
     about: dict[str, Any]

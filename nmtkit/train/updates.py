@@ -13,8 +13,8 @@ from nmtkit.arrays import Integers
 from nmtkit.data.batch_lists import padded_positions
 from nmtkit.data.order import WindowBatches, epoch_windows, window_batches
 from nmtkit.data.padding import Ids
-from nmtkit.data.pairs import ShardedPairs
 from nmtkit.data.resegmented import Resegmented
+from nmtkit.data.store import Store
 from nmtkit.errors import CheckpointError
 from nmtkit.owned_files import STATE
 from nmtkit.records import TRAIN_AGAIN
@@ -42,7 +42,7 @@ class Updates:
     Raises: CheckpointError if the epoch has no such window.
     """
 
-    pairs: ShardedPairs
+    pairs: Store
     settings: TrainSettings
     epoch: int = 0
     window: int = 0

@@ -19,6 +19,7 @@ from nmtkit import settings
 from nmtkit.data.batches import Batch, collate_packed, on_device
 from nmtkit.data.context import Context, contexts
 from nmtkit.data.documents import ContextRule
+from nmtkit.data.pairs import GivenPairs
 from nmtkit.models.base import Model, Vocabularies
 from nmtkit.models.transformer import TransformerSettings
 from nmtkit.models.variants import build_model, count_parameters, load_variant
@@ -168,18 +169,16 @@ def collate(
     )
 
 
-def store_of(sentences: list[Pair], model: Model) -> SimpleNamespace:
+def store_of(sentences: list[Pair], model: Model) -> GivenPairs:
     """Pairs with what a model reads of them: the sentences of POOL, which follow, are contexts."""
     everything = sentences + POOL
-    src, tgt = ((lambda i, side=side: np.array(everything[i][side])) for side in (0, 1))
+    src, tgt = zip(*everything, strict=True)
 
     def context(i, rule):
         return [len(sentences) + j for j in context_of(everything[i][0], rule)]
 
     spans = [spans_of(source) for source, _ in sentences] if model.reads_spans else None
-    return SimpleNamespace(
-        src=src, tgt=tgt, spans=spans, documents=SimpleNamespace(context=context)
-    )
+    return GivenPairs(src, tgt, spans, SimpleNamespace(context=context))
 
 
 def packed_for(

@@ -1,12 +1,11 @@
 """What a training step does once and not once a layer: masks, copies of weights."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from nmtkit.data.pairs import GivenPairs
 from nmtkit.nn import cpu, masks
 from nmtkit.settings import TrainSettings
 from nmtkit.train.gradients import Gradients, Share
@@ -70,8 +69,7 @@ BFLOAT16 = {"device_type": "cpu", "dtype": torch.bfloat16, "enabled": True}
 def test_weights_are_copied_to_16_bits_once_an_update(monkeypatch):
     """Not once for each of its batches, nor for each chunk of the loss."""
     model, sentences = Case("transformer").build(dtype=torch.float32).train(), pairs()
-    src, tgt = ((lambda i, side=side: np.array(sentences[i][side])) for side in (0, 1))
-    store = SimpleNamespace(src=src, tgt=tgt, spans=None)
+    store = GivenPairs(*zip(*sentences, strict=True))
     gradients = Gradients(model, store, TrainSettings(), BFLOAT16, TrainState())
     gradients._chunk = 3
     parts = [(0, np.array([0, 1])), (1, np.array([2, 3])), (2, np.array([4]))]

@@ -3,12 +3,12 @@ replaced and by what, which never, and that a training resumes bit for bit.
 """
 
 import math
-from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import nn
 
+from nmtkit.data.pairs import GivenPairs
 from nmtkit.errors import ConfigError
 from nmtkit.models.base import Vocabularies
 from nmtkit.models.variants import build_model
@@ -221,10 +221,7 @@ class First(Second):
 
 def test_processes_make_the_update_of_one(tmp_path):
     """A micro-batch is perturbed by its place in the update, whichever rank computes it."""
-    store = SimpleNamespace(spans=None)
-    sentences = pairs(count=12)
-    for side, name in enumerate(("src", "tgt")):
-        setattr(store, name, lambda i, side=side: sentences[i][side])
+    store = GivenPairs(*zip(*pairs(count=12), strict=True))
     update = [torch.arange(i, i + 3).numpy() for i in (0, 3, 6, 9)]
 
     def gradient(ranks):
