@@ -74,8 +74,7 @@ class Cut(NamedTuple):
     def keys(self, x: Tensor, beyond: int = 0) -> Tensor:
         """Return x as (…, G, K, D), `beyond` outside the row. Neighbouring blocks share memory."""
         blocks = self.queries(x, beyond)
-        keys: Tensor = _Keys.apply(blocks, self.around, beyond) if self.around else blocks
-        return keys
+        return _Keys.apply(blocks, self.around, beyond) if self.around else blocks
 
 
 class _Keys(torch.autograd.Function):

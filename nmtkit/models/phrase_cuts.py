@@ -55,8 +55,7 @@ class Phrases(NamedTuple):
 
     def per_token(self, x: Tensor) -> Tensor:
         """Return for each token the vector of its phrase, (P, D) -> (N, D)."""
-        result: Tensor = _PerToken.apply(x, *self[1:4])  # type: ignore[no-untyped-call]
-        return result
+        return _PerToken.apply(x, *self[1:4])  # type: ignore[no-untyped-call]
 
 
 class _PerToken(torch.autograd.Function):

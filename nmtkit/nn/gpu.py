@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,19 +19,8 @@ from torch.nn import functional as F
 from nmtkit.data.packing import Packing, Segments, segments
 from nmtkit.errors import first_line
 
-
-class Kernels(NamedTuple):
-    """The modules of `nmtkit.nn.kernels`."""
-
-    additive: ModuleType
-    affine: ModuleType
-    attention: ModuleType
-    cells: ModuleType
-    norm: ModuleType
-    loss: ModuleType
-
-
-_kernels: Kernels | None = None
+_kernels: ModuleType | None = None
+"""The package `nmtkit.nn.kernels`."""
 
 
 def load_kernels(device: torch.device) -> str:
@@ -40,10 +29,11 @@ def load_kernels(device: torch.device) -> str:
     Returns: why they do not work on this machine, if they should; else "".
     """
     global _kernels
-    if device.type != "cuda" or torch.cuda.get_device_capability(device) < (8, 0):
+    if not _has_kernels(device):
         return ""
     try:
-        kernels = import_kernels()
+        from nmtkit.nn import kernels  # Triton, whose import takes a second
+
         _try(kernels, device)
     except ImportError:  # torch for Windows comes without Triton
         return ""
@@ -54,7 +44,11 @@ def load_kernels(device: torch.device) -> str:
     return ""
 
 
-def _try(kernels: Kernels, device: torch.device) -> None:
+def _has_kernels(device: torch.device) -> bool:
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
+
+
+def _try(kernels: ModuleType, device: torch.device) -> None:
     """Run all kernels once."""
     one = torch.ones(1, device=device)
     kernels.loss.loss_and_gradient(one[None], one.long(), 0.0, one)
@@ -71,19 +65,12 @@ def _try(kernels: Kernels, device: torch.device) -> None:
     kernels.additive.scores(wide[0].detach(), wide.detach(), layer.bias, 1.0).sum().backward()
 
 
-def import_kernels() -> Kernels:
-    """Import Triton, which takes a second, and the kernels."""
-    from nmtkit.nn.kernels import additive, affine, attention, cells, loss, norm
-
-    return Kernels(additive, affine, attention, cells, norm, loss)
-
-
-def _for(x: Tensor) -> Kernels | None:
+def _for(x: Tensor) -> ModuleType | None:
     """Return the kernels if they compute with x."""
     return _kernels if x.device.type != "cpu" and x.dtype.itemsize <= 4 else None
 
 
-def _in_training(x: Tensor) -> Kernels | None:
+def _in_training(x: Tensor) -> ModuleType | None:
     """Return the kernels if they compute a training step with x, outside of compiled graphs."""
     return _for(x) if torch.is_grad_enabled() and not torch.compiler.is_compiling() else None
 
@@ -95,11 +82,8 @@ def attends_in_rows(dtype: torch.dtype) -> bool:
 
 def parts(x: Tensor) -> tuple[Tensor, ...]:
     """Return x (R, T, n, H, C) as n tensors (R, T, H, C)."""
-    kernels = _for(x)
-    if kernels is None or not x.requires_grad or torch.compiler.is_compiling():
-        return x.unbind(2)
-    result: tuple[Tensor, ...] = kernels.attention.parts(x)
-    return result
+    kernels = _in_training(x)
+    return x.unbind(2) if kernels is None else kernels.attention.parts(x)
 
 
 def row_attention(
@@ -113,19 +97,19 @@ def row_attention(
     kernels = _for(q)
     if kernels is None or not kernels.attention.fits(q, v):
         return None
-    context: Tensor = kernels.attention.within_sentences(q, k, v, *segments, causal, p)
-    return context
+    return kernels.attention.within_sentences(q, k, v, *segments, causal, p)
 
 
 @functools.cache
 def _few_queries(device: torch.device) -> ModuleType | None:
     """Return the kernel of a search's steps; None if a device has none, or if it does not work."""
-    if device.type != "cuda" or torch.cuda.get_device_capability(device) < (8, 0):
+    if not _has_kernels(device):
         return None
     try:
         from nmtkit.nn.kernels import few_queries
 
-        few_queries.run_once(device)
+        q = torch.ones(1, 1, 1, 64, device=device)
+        few_queries.attend(q, q, q, None)
     except Exception:  # as of `load_kernels`; torch's kernels serve
         return None
     return few_queries
@@ -145,8 +129,7 @@ def search_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Te
     kernel = _few_queries(q.device)
     if kernel is None or not kernel.fits(q, k, v):
         return None
-    context: Tensor = kernel.attend(q, k, v, mask)
-    return context
+    return kernel.attend(q, k, v, mask)
 
 
 def affine(
@@ -162,14 +145,12 @@ def affine(
     Args:
         constant: a copy of the bias without a gradient, if there is one.
     """
-    kernels = _for(x)
-    if kernels is None or bias is None or not bias.requires_grad:
-        return None
-    if torch.compiler.is_compiling() or not kernels.affine.fits(bias):
+    kernels = _in_training(x)
+    if kernels is None or bias is None or not (bias.requires_grad and kernels.affine.fits(bias)):
         return None
     rows = x.reshape(-1, x.size(-1))
     if relu and constant is not None and x.dtype == weight.dtype == constant.dtype:
-        result: Tensor = kernels.affine.relu_of_affine(rows, weight, bias, constant)
+        result = kernels.affine.relu_of_affine(rows, weight, bias, constant)
     else:
         product = F.linear(rows, weight, bias.detach() if constant is None else constant)
         result = kernels.affine.biased(product, bias, sigmoid)
@@ -188,7 +169,7 @@ def residual_norm(x: Tensor, y: Tensor, norm: nn.LayerNorm, p: float) -> Tensor 
     result, rounded = kernels.norm.residual_norm(x, y, norm, p, True, narrow_type)
     # A later change in place would leave the copy behind.
     result.in_16_bits = rounded, result._version
-    return result  # type: ignore[no-any-return]
+    return result
 
 
 def narrow_norm(x: Tensor, norm: nn.LayerNorm) -> Tensor | None:
@@ -197,8 +178,7 @@ def narrow_norm(x: Tensor, norm: nn.LayerNorm) -> Tensor | None:
     rounded = None if kernels is None else _narrow_type(x)
     if kernels is None or rounded is None or not _plain(norm) or not kernels.norm.fits(x):
         return None
-    result: Tensor = kernels.norm.residual_norm(x, None, norm, 0.0, False, rounded)[1]
-    return result
+    return kernels.norm.residual_norm(x, None, norm, 0.0, False, rounded)[1]
 
 
 def _plain(norm: nn.LayerNorm) -> bool:
@@ -252,8 +232,7 @@ def recurrent_step(
         return None
     new, copy = getattr(kernels.cells, cell)(x, h, state(h), *others)
     new.in_16_bits = copy, new._version
-    result: Tensor = new
-    return result
+    return new
 
 
 def refines(h: Tensor, queries: int, width: int) -> bool:
@@ -283,8 +262,7 @@ def refined_states(
         return None
     positions = max(t.size(2) for t in (x, h, p))
     x, h, p = (t.expand(-1, -1, positions, -1) for t in (x, h, p))
-    copy: Tensor = getattr(kernels.cells, cell)(x, h.contiguous(), p, *others, only=dtype)[1]
-    return copy
+    return getattr(kernels.cells, cell)(x, h.contiguous(), p, *others, only=dtype)[1]
 
 
 def additive_scores(q: Tensor, keys: Tensor, v: Tensor, factor: float) -> Tensor | None:
@@ -298,8 +276,7 @@ def additive_scores(q: Tensor, keys: Tensor, v: Tensor, factor: float) -> Tensor
     kernels = _in_training(keys)
     if kernels is None or not kernels.additive.fits(q.flatten(0, 1), keys):
         return None
-    scores: Tensor = kernels.additive.scores(q.squeeze(1), keys, v, factor)
-    return scores.unsqueeze(1)
+    return kernels.additive.scores(q.squeeze(1), keys, v, factor).unsqueeze(1)
 
 
 def computes_loss(logits: Tensor) -> bool:
@@ -320,5 +297,4 @@ def loss(logits: Tensor, targets: Tensor, smoothing: float, scale: float | Tenso
     assert kernels is not None
     if not isinstance(scale, Tensor):
         scale = torch.full((), scale, device=logits.device)
-    losses: Tensor = kernels.loss.loss_and_gradient(logits, targets, smoothing, scale)
-    return losses
+    return kernels.loss.loss_and_gradient(logits, targets, smoothing, scale)

@@ -29,15 +29,13 @@ def multiplies_bfloat16() -> bool:
 
 def pack(weight: Tensor, rows: int) -> Tensor:
     """Lay out a matrix (out, in) for `packed_product` of about this number of rows."""
-    packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight, rows)
-    return packed
+    return torch.ops.mkldnn._reorder_linear_weight(weight, rows)
 
 
 def packed_product(x: Tensor, packed: Tensor, bias: Tensor | None, relu: bool) -> Tensor:
     """Return x·Wᵀ + b, or ReLU of it: (…, in) -> (…, out)."""
     after = "relu" if relu else "none"
-    y: Tensor = torch.ops.mkldnn._linear_pointwise(x, packed, bias, after, [], "")
-    return y
+    return torch.ops.mkldnn._linear_pointwise(x, packed, bias, after, [], "")
 
 
 def multiplies_int8() -> bool:
@@ -53,8 +51,7 @@ def multiplies_int8() -> bool:
 
 def pack_int8(weight: Tensor) -> Tensor:
     """Lay out a matrix of int8 (out, in) for `int8_product`."""
-    packed: Tensor = torch.ops.onednn.qlinear_prepack(weight, None)
-    return packed
+    return torch.ops.onednn.qlinear_prepack(weight, None)
 
 
 def int8_product(x: Tensor, packed: Tensor, scale: Tensor) -> Tensor:
@@ -68,10 +65,9 @@ def int8_product(x: Tensor, packed: Tensor, scale: Tensor) -> Tensor:
     # The kernel reads numbers of 0 … 255, of which 128 is zero.
     unsigned = x.view(torch.uint8).bitwise_xor_(128)
     zeros = torch.zeros(len(scale), dtype=torch.int32)
-    y: Tensor = torch.ops.onednn.qlinear_pointwise(
+    return torch.ops.onednn.qlinear_pointwise(
         unsigned, 1.0, 128, packed, scale, zeros, None, 1.0, 0, torch.float32, "none", [], ""
     )
-    return y
 
 
 def int8_sums(x: Tensor, weight: Tensor) -> Tensor:

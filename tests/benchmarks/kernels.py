@@ -13,6 +13,7 @@ import statistics
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import torch
@@ -73,7 +74,7 @@ def row() -> Packing:
     return Packing(*(tensor.to(DEVICE) for tensor in packing))
 
 
-def cases(kernels: gpu.Kernels) -> Iterator[tuple[str, Callable[[], object]]]:
+def cases(kernels: ModuleType) -> Iterator[tuple[str, Callable[[], object]]]:
     """Yield what is measured, with its name."""
     where = row()
     count, width = len(where.cells), WIDTH // HEADS
@@ -141,7 +142,7 @@ def cases(kernels: gpu.Kernels) -> Iterator[tuple[str, Callable[[], object]]]:
     yield from step_cases()
 
 
-def cell_cases(kernels: gpu.Kernels) -> Iterator[tuple[str, Callable[[], object]]]:
+def cell_cases(kernels: ModuleType) -> Iterator[tuple[str, Callable[[], object]]]:
     """Yield a training of recurrent cells on sentences of 32 words, forward and backward."""
     sentences, steps = (128, 32) if ON_GPU else (2, 3)
     lengths = torch.full((sentences,), steps, device=DEVICE)
@@ -160,7 +161,7 @@ def cell_cases(kernels: gpu.Kernels) -> Iterator[tuple[str, Callable[[], object]
         yield f"{name} of {steps} steps: torch", lambda trained=trained: trained(False)
 
 
-def source_attention_cases(kernels: gpu.Kernels) -> Iterator[tuple[str, Callable[[], object]]]:
+def source_attention_cases(kernels: ModuleType) -> Iterator[tuple[str, Callable[[], object]]]:
     """Yield a training of attention to 32 words by 32 states, forward and backward."""
     sentences, steps = (128, 32) if ON_GPU else (2, 3)
     h, s = (numbers(sentences, steps, WIDTH, dtype=torch.float32) for _ in range(2))
@@ -205,7 +206,7 @@ def step_cases() -> Iterator[tuple[str, Callable[[], object]]]:
 
 def main() -> None:
     """Measure all cases."""
-    for name, work in cases(gpu.import_kernels()):
+    for name, work in cases(importlib.import_module("nmtkit.nn.kernels")):
         print(f"{name:32} {microseconds(work):8,.0f} µs", flush=True)
 
 

@@ -25,7 +25,9 @@ from tests.models.contract import Case, batch_for, full, packed_for, pairs
 
 pytestmark = pytest.mark.gpu
 pytest.importorskip("triton", reason="no Triton for this system")
-additive, affine, attention, cells, norm, loss = gpu.import_kernels()
+package = importlib.import_module("nmtkit.nn.kernels")
+additive, affine, attention = package.additive, package.affine, package.attention
+cells, norm, loss = package.cells, package.norm, package.loss
 few_queries = importlib.import_module("nmtkit.nn.kernels.few_queries")
 
 WIDE, NARROW = torch.float32, torch.bfloat16 if ON_GPU else torch.float16
@@ -474,8 +476,7 @@ def test_a_compiled_layer_has_one_graph_for_all_lengths(monkeypatch):
     """Also the one of the gradient."""
     from torch._dynamo.testing import CompileCounterWithBackend  # loading it takes two seconds
 
-    found = gpu.Kernels(additive, affine, attention, cells, norm, loss)
-    monkeypatch.setattr(gpu, "_for", lambda x: found)
+    monkeypatch.setattr(gpu, "_for", lambda x: package)
     monkeypatch.setattr(attention, "fits", lambda q, v: True)
     layer, graphs = SelfAttention(32, 2).to(DEVICE), CompileCounterWithBackend("aot_eager")
     torch._dynamo.reset()
@@ -529,7 +530,14 @@ def kernels(monkeypatch):
         adaptive=counted(cells, "adaptive", "cells"),
     )
     of_loss = SimpleNamespace(loss_and_gradient=counted(loss, "loss_and_gradient", "loss"))
-    found = gpu.Kernels(of_additive, of_affine, of_attention, of_cells, of_norm, of_loss)
+    found = SimpleNamespace(
+        additive=of_additive,
+        affine=of_affine,
+        attention=of_attention,
+        cells=of_cells,
+        norm=of_norm,
+        loss=of_loss,
+    )
     monkeypatch.setattr(gpu, "_for", lambda x: found if x.dtype.itemsize <= 4 else None)
     return counts
 

@@ -103,5 +103,4 @@ def scores(q: Tensor, keys: Tensor, v: Tensor, factor: float) -> Tensor:
         v: (A).
     """
     inputs = (x.contiguous() for x in (q, keys, v))
-    result: Tensor = _Scores.apply(*inputs, factor)
-    return result
+    return _Scores.apply(*inputs, factor)

@@ -116,8 +116,7 @@ def biased(y: Tensor, bias: Tensor, sigmoid: bool = False) -> Tensor:
         y: contiguous; only the caller has it.
         sigmoid: return σ(y).
     """
-    result: Tensor = _Biased.apply(y, bias, sigmoid)
-    return result
+    return _Biased.apply(y, bias, sigmoid)
 
 
 class _ReLU(torch.autograd.Function):
@@ -146,8 +145,7 @@ def relu_of_affine(x: Tensor, weight: Tensor, bias: Tensor, constant: Tensor) ->
         bias: (out), which gets a gradient.
         constant: its copy of the type of x.
     """
-    result: Tensor = _ReLU.apply(x, weight, bias, constant)
-    return result
+    return _ReLU.apply(x, weight, bias, constant)
 
 
 def fits(bias: Tensor) -> bool:

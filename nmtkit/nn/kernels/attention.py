@@ -192,8 +192,7 @@ def parts(x: Tensor) -> tuple[Tensor, ...]:
     """Return x (R, T, n, H, C) as n tensors (R, T, H, C); gradients that lie side by side, as those
     of `within_sentences`, are not copied.
     """
-    result: tuple[Tensor, ...] = _Parts.apply(x)
-    return result
+    return _Parts.apply(x)
 
 
 def within_sentences(
@@ -211,5 +210,4 @@ def within_sentences(
     places = [queries.cells, queries.offsets, keys.cells, keys.offsets]
     lengths = [queries.positions.size(1), keys.positions.size(1)]
     seed = new_seed(q.device) if p else queries.cells
-    context: Tensor = _attention(q, k, v, places, lengths, causal, p, seed)[0]
-    return context
+    return _attention(q, k, v, places, lengths, causal, p, seed)[0]

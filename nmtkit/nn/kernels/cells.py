@@ -224,10 +224,9 @@ def gru(
     narrow = only or p.dtype
     kept, update, of_candidate, h = _Gates.apply(x, h, p.contiguous(), narrow)
     p = candidate(kept).contiguous()
-    result: tuple[Tensor | None, Tensor] = _NextState.apply(
+    return _NextState.apply(
         (_mix, _mix_backward, {}), narrow, only is None, of_candidate, p, h, update
     )
-    return result
 
 
 def adaptive(
@@ -243,7 +242,4 @@ def adaptive(
         only: see `gru`.
     """
     kernels = _adaptive, _adaptive_backward, {"FACTOR": factor}
-    result: tuple[Tensor | None, Tensor] = _NextState.apply(
-        kernels, only or p.dtype, only is None, x, p.contiguous(), h
-    )
-    return result
+    return _NextState.apply(kernels, only or p.dtype, only is None, x, p.contiguous(), h)
