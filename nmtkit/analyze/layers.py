@@ -10,8 +10,7 @@ import torch
 from nmtkit.analyze.analysis import Analysis, Finding, Options
 from nmtkit.analyze.study import Study
 from nmtkit.data.batches import source_batch
-from nmtkit.measures.recording import device_of
-from nmtkit.models.base import Model
+from nmtkit.models.base import Model, device_of
 from nmtkit.nn.capture import capture
 from nmtkit.tables import figures
 from nmtkit.tables.bars import Heat, heat

@@ -20,10 +20,10 @@ from torch.nn import functional as F
 from nmtkit.data.batches import Batch
 from nmtkit.errors import LeftOut
 from nmtkit.measures import context_spread, recording
-from nmtkit.models.base import Memory, Model, State
+from nmtkit.models.base import Memory, Model, State, device_of
 from nmtkit.nn.capture import capture
 from nmtkit.nn.masks import real_positions
-from nmtkit.nn.state import select_rows
+from nmtkit.nn.state import Continued, select_rows
 
 SEED = 1
 ROWS = 3
@@ -90,7 +90,7 @@ class Ablation:
 
         Raises: LeftOut if the model does not ask `capture` for the weights to use.
         """
-        device = recording.device_of(model)
+        device = device_of(model)
         batch = recording.made_up(PROBE, device)
         assert batch.tgt_in is not None
         queries: list[int] = []
@@ -142,7 +142,7 @@ class Ablation:
             output, state = self.model.decode(tgt_in, memory, state)
         if state is not None:
             first = torch.arange(0, len(output), ROWS, device=output.device)
-            state = select_rows(state, first.repeat_interleave(ROWS))
+            state = select_rows(state, Continued(first.repeat_interleave(ROWS)))
         hidden = output.view(-1, ROWS, *output.shape[1:]).transpose(1, 2)
         contexts = recorded.get(self.site + context_spread.ENDING, [])[:1]
         return Removed(removal.alpha, hidden, [context[::ROWS] for context in contexts]), state

@@ -17,7 +17,7 @@ from nmtkit.data.context import contexts
 from nmtkit.data.documents import ContextRule
 from nmtkit.data.pairs import Pairs
 from nmtkit.errors import DataError, LeftOut, counted
-from nmtkit.models.base import Model
+from nmtkit.models.base import Model, device_of
 from nmtkit.nn.capture import capture
 from nmtkit.text.vocabulary import EOS, UNK
 from nmtkit.translate.forced import pair_batch
@@ -58,11 +58,6 @@ def _joined(recorded: dict[str, list[Tensor]]) -> dict[str, Tensor]:
         if len(calls) == 1 or not site.startswith(OF_CONTEXTS):
             joined[site] = torch.cat(calls, dim=-2)
     return joined
-
-
-def device_of(model: Model) -> torch.device:
-    """Return where a model computes."""
-    return next(model.parameters()).device
 
 
 def sides(model: Model) -> Sites:

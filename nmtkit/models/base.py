@@ -13,6 +13,7 @@ import abc
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
+import torch
 from pydantic import create_model
 from torch import Tensor, nn
 
@@ -164,6 +165,11 @@ class Model(nn.Module, abc.ABC):
     def logits(self, hidden: Tensor) -> Tensor:
         """Return scores over the target vocabulary: (…, D) -> (…, V)."""
         return self.output(hidden)
+
+
+def device_of(model: nn.Module) -> torch.device:
+    """Return where a model computes."""
+    return next(model.parameters()).device
 
 
 def target_states(model: Model, batch: Batch) -> Tensor:

@@ -148,14 +148,6 @@ def candidates(folder: Path) -> list[Path]:
     return sorted(paths, key=step_of)
 
 
-def regular(folder: Path, every: int) -> list[Path]:
-    """Return the checkpoint folders at multiples of `every` updates, oldest first.
-
-    A new best, the end of a training and a stop save checkpoints at other steps too.
-    """
-    return [path for path in candidates(folder) if step_of(path) % every == 0]
-
-
 def read_manifest(path: Path) -> CheckpointManifest:
     """Return a checkpoint's manifest after comparing the sizes of the files with it.
 
@@ -210,10 +202,7 @@ def _read_tensors(path: Path) -> dict[str, Tensor]:
     try:
         return load_file(path)
     except (SafetensorError, OSError, ValueError) as error:
-        with open(path, "rb") as stream:
-            pickled = stream.read(2).startswith((b"PK", b"\x80"))
-        hint = PICKLED.format(path.name) if pickled else AGAIN
-        message = f"{path.name} is not a safetensors file: {error}"
+        message, hint = f"{path.name} is not a safetensors file: {error}", PICKLED.format(path.name)
         raise CheckpointError(message, where=path.parent, hint=hint) from None
 
 
@@ -381,10 +370,11 @@ def _selected(system: System, average: int, usable: Callable[[Path], bool]) -> l
 def _evenly_spaced(system: System) -> list[Path]:
     """Return the last checkpoints `train.checkpoint_every` updates apart, newest first.
 
-    They end at the first gap, because a checkpoint before a gap is an old best.
+    They end at the first gap, because a checkpoint before a gap is an old best. A new best, the end
+    of a training and a stop save checkpoints at other steps too.
     """
     every = system.training().checkpoint_every
-    paths = regular(system.checkpoints, every)[::-1]
+    paths = [path for path in candidates(system.checkpoints) if step_of(path) % every == 0][::-1]
     return [path for i, path in enumerate(paths) if step_of(path) == step_of(paths[0]) - i * every]
 
 

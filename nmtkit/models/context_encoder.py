@@ -14,7 +14,6 @@ from nmtkit.errors import ConfigError
 from nmtkit.models.transformer import DocumentSettings, EncoderLayer, visible_words
 from nmtkit.nn.dropout import Dropout
 from nmtkit.nn.embeddings import Embedder
-from nmtkit.nn.masks import packing_of
 from nmtkit.nn.recurrent import GRU, LSTM, Recurrent
 
 Reader = Literal["gru", "lstm", "bigru", "none", "transformer"]
@@ -66,7 +65,7 @@ class ContextEncoder(nn.Module):
 
     def _through_layers(self, context: Context, embedder: Embedder) -> Tensor:
         visible = visible_words(context)
-        x = embedder(context.ids, packing=packing_of(visible))
+        x = embedder(context.ids, visible)
         for layer in self.layers:
             x = layer(x, visible)
         return self.norm(x)

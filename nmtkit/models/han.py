@@ -30,7 +30,7 @@ from nmtkit.models.transformer import DocumentSettings, DocumentTransformer, vis
 from nmtkit.nn.attention import CrossAttention
 from nmtkit.nn.capture import record, recorded_under
 from nmtkit.nn.dropout import dropout
-from nmtkit.nn.masks import Sight, Visible, own_sentence, packing_of, visible_positions
+from nmtkit.nn.masks import Sight, Visible, own_sentence, visible_positions
 from nmtkit.nn.state import select_rows
 from nmtkit.nn.sublayer import GatedSum
 
@@ -233,7 +233,7 @@ class HierarchicalAttentionNetwork(DocumentTransformer):
 
     def _encoded(self, ids: Tensor, visible: Sight) -> Tensor:
         """Return the encoder's states of ids (B, S): (B, S, D)."""
-        return self.through_encoder(self.src_embedder(ids, packing=packing_of(visible)), visible)
+        return self.through_encoder(self.src_embedder(ids, visible), visible)
 
     def decode(
         self, tgt_in: Tensor, memory: Memory, state: State | None = None

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from nmtkit.data.batches import source_batch
-from nmtkit.models.base import Model
+from nmtkit.models.base import Model, device_of
 from nmtkit.text.vocabulary import BOS, EOS, UNK
 
 
@@ -41,7 +41,7 @@ def word_tables(model: Model) -> tuple[Tensor | None, Tensor | None]:
         model: its training mode does not change.
     Returns: None for a side that the model does not look up with `F.embedding`.
     """
-    batch = source_batch([[UNK] * 4 + [EOS]], next(model.parameters()).device)
+    batch = source_batch([[UNK] * 4 + [EOS]], device_of(model))
     tgt_in = batch.src.new_tensor([[BOS, UNK, UNK]])
     training = model.training
     with torch.no_grad(), _Lookups() as lookups:

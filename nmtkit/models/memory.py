@@ -30,7 +30,7 @@ from nmtkit.nn.attention import CrossAttention, SelfAttention, attention
 from nmtkit.nn.capture import capturing, record, recorded_under
 from nmtkit.nn.dropout import Dropout
 from nmtkit.nn.embeddings import Embedder
-from nmtkit.nn.masks import Sight, Visible, packing_of
+from nmtkit.nn.masks import Sight, Visible
 from nmtkit.nn.state import select_rows
 from nmtkit.nn.sublayer import GatedSum
 
@@ -317,7 +317,7 @@ class AssociatedMemoryTransformer(DocumentTransformer):
 
     def encode(self, batch: Batch) -> Memory:
         visible = source_sight(batch)
-        embedded = self.src_embedder(batch.src, packing=packing_of(visible))
+        embedded = self.src_embedder(batch.src, visible)
         states = self.through_encoder(embedded, visible)
         if batch.context is not None:
             states = self.memory(states, embedded, visible, batch.context, self.src_embedder)

@@ -226,30 +226,16 @@ class Cache:
     def select_rows(self, index: Tensor | Continued) -> Cache:
         """Select rows (R'); see `nmtkit.nn.state.select_rows`."""
         self.recent = select_rows(self.recent, index)
-        known = self._continued(index) if isinstance(index, Tensor) else index
-        if known is None:
-            assert isinstance(index, Tensor)
+        if isinstance(index, Tensor):
             self._separate(index)
             return self
-        if known.sentences is not None:
-            self._rebuild(self._capacity, groups=known.sentences)
-            self._groups = len(known.sentences)
-        self._rows = len(known.rows)
+        if index.sentences is not None:
+            self._rebuild(self._capacity, groups=index.sentences)
+            self._groups = len(index.sentences)
+        self._rows = len(index.rows)
         if self._seen is not None:
-            self._seen = self._seen.index_select(0, known.rows)
+            self._seen = self._seen.index_select(0, index.rows)
         return self
-
-    def _continued(self, index: Tensor) -> Continued | None:
-        """Find out which groups stay; None if rows move from one group to another."""
-        rows, count = len(index), self._rows // self._groups
-        group = index // count
-        if rows % self._groups == 0 and torch.equal(
-            group, torch.arange(rows, device=index.device) * self._groups // rows
-        ):
-            return Continued(index)
-        if rows % count == 0 and torch.equal(group, group[::count].repeat_interleave(count)):
-            return Continued(index, group[::count])
-        return None
 
     def _separate(self, index: Tensor) -> None:
         """Any rows in any order: every row becomes a group of its own, with its own past only."""

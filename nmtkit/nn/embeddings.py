@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from nmtkit.data.packing import Packing
 from nmtkit.nn.cache import Place
 from nmtkit.nn.dropout import Dropout
 from nmtkit.nn.linear import Packable
+from nmtkit.nn.masks import Sight, packing_of
 
 
 class Embedding(nn.Module):
@@ -68,14 +68,12 @@ class Embedder(nn.Module):
         # The last table is used. Recorded CUDA graphs still read the earlier ones.
         self._sinusoids = [torch.empty(0)]
 
-    def forward(
-        self, ids: Tensor, start: int | Place = 0, packing: Packing | None = None
-    ) -> Tensor:
+    def forward(self, ids: Tensor, visible: Sight = None, start: int | Place = 0) -> Tensor:
         """Return the inputs of a stack: ids (B, T) at positions start, start+1, … -> (B, T, D).
 
-        In a packed batch, `packing` says where sentences begin.
+        In a packed batch, `visible` says where sentences begin.
         """
-        vectors = F.embedding(ids, self.table.weight)
+        vectors, packing = F.embedding(ids, self.table.weight), packing_of(visible)
         longest = (ids if packing is None else packing.positions).size(1)
         positions = self.positions(start, longest, vectors)
         if packing is not None:

@@ -9,9 +9,9 @@ import functools
 import platform
 import re
 import tomllib
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 
@@ -64,10 +64,6 @@ class Hardware:
         if self.keeps_blocks:
             parts.append("freed memory is kept")
         return ", ".join(parts)
-
-    def values(self) -> dict[str, Any]:
-        """Return plain values, for JSON."""
-        return asdict(self)
 
 
 def pick_device(wanted: str) -> torch.device:

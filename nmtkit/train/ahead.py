@@ -61,12 +61,11 @@ class Ahead:
     Args:
         updates: at the place where to begin; from then on only this object uses it.
         gradients: makes the batches.
-        device: of the model.
     """
 
-    def __init__(self, updates: Updates, gradients: Gradients, device: torch.device) -> None:
-        self._updates, self._gradients, self._device = updates, gradients, device
-        self._count = updates_ahead(device, updates.pairs)
+    def __init__(self, updates: Updates, gradients: Gradients) -> None:
+        self._updates, self._gradients = updates, gradients
+        self._count = updates_ahead(gradients.device, updates.pairs)
         self._thread = ThreadPoolExecutor(1, "batches", self._begin)
         self._queue: deque[Future[Prepared]] = deque()
 
@@ -84,8 +83,8 @@ class Ahead:
 
     def _begin(self) -> None:
         # Else the thread would take memory of the first GPU, whichever GPU the rank has.
-        if self._device.type == "cuda":
-            torch.cuda.set_device(self._device)
+        if self._gradients.device.type == "cuda":
+            torch.cuda.set_device(self._gradients.device)
 
     def _prepare(self) -> Prepared:
         updates = self._updates

@@ -14,7 +14,7 @@ from nmtkit.data.batches import collate
 from nmtkit.data.documents import Documents
 from nmtkit.data.store import Store, spans_files
 from nmtkit.errors import ConfigError, DataError, EnvironmentProblem
-from nmtkit.models.base import Model
+from nmtkit.models.base import Model, device_of
 from nmtkit.models.properties import lacking
 from nmtkit.nn import hardware
 from nmtkit.owned_files import MANIFEST
@@ -109,7 +109,7 @@ def warn_of_model(variant: str, model: Model, store: Store) -> None:
     Args:
         store: the training set; four of its first pairs are read.
     """
-    place = next(model.parameters()).device
+    place = device_of(model)
     by_length = np.argsort(store.lengths(np.arange(min(len(store), FIRST_PAIRS)))[1])
     rows = np.unique(by_length[np.linspace(0, len(by_length) - 1, 4).astype(int)])
     batch, *alone = (collate(store, r, place, model.context_rule) for r in (rows, *rows[:, None]))

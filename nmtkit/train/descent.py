@@ -11,7 +11,7 @@ Source: Micikevicius et al. 2018, *Mixed precision training*, §3.2.
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -19,11 +19,9 @@ from torch.amp import GradScaler
 
 from nmtkit import console
 from nmtkit.errors import counted
-from nmtkit.models.base import Model
-from nmtkit.settings import TrainSettings
 from nmtkit.train.ahead import Prepared
 from nmtkit.train.gradients import Gradients
-from nmtkit.train.graphs import Repeated
+from nmtkit.train.graphs import Graphs
 from nmtkit.train.optimizer import make_optimizer, set_rate, step_if
 from nmtkit.train.state import TrainState
 
@@ -32,28 +30,16 @@ class Descent:
     """Makes the steps of a training.
 
     Args:
-        model: on its device, in training mode.
-        settings: of the optimiser.
-        autocast: arguments of torch.autocast.
-        state: of the training; `overflows` is counted here.
-        gradients: of the model.
+        gradients: of the model; overflows are counted in their state.
     """
 
-    def __init__(
-        self,
-        model: Model,
-        settings: TrainSettings,
-        autocast: dict[str, Any],
-        state: TrainState,
-        gradients: Gradients,
-    ) -> None:
-        self.model, self.settings = model, settings
-        self.state, self.gradients = state, gradients
-        self.device = next(model.parameters()).device
-        self.optimizer = make_optimizer(model, settings)
-        self.scaler = make_scaler(autocast, self.device, state)
-        graphs = gradients.graphs is not None
-        self._finish = Repeated(self._clipped_step) if graphs else self._clipped_step
+    def __init__(self, gradients: Gradients) -> None:
+        self.model, self.gradients, self.state = gradients.model, gradients, gradients.state
+        self.optimizer = make_optimizer(self.model, gradients.settings)
+        self.scaler = make_scaler(gradients)
+        self._finish: Callable[[Tensor], Tensor] = self._clipped_step
+        if gradients.graphs is not None:
+            self._finish = Graphs(self._clipped_step, "the steps of the optimiser")
 
     def step(self, update: Prepared, rate: float) -> Tensor:
         """Compute the gradients of all batches, then make a step of Adam if they are finite.
@@ -68,7 +54,8 @@ class Descent:
         set_rate(self.optimizer, rate)
         losses = self._gradient(update)
         scaled = self.scaler.is_enabled()
-        sums = self._scaled_step(update, losses) if scaled else self._finish(losses)
+        # A graph writes the sums of the next update over these.
+        sums = self._scaled_step(update, losses) if scaled else self._finish(losses).clone()
         if self.gradients.graphs is None:  # else gradients stay in their places
             self.optimizer.zero_grad(set_to_none=True)
         return sums
@@ -98,7 +85,7 @@ class Descent:
         """Clip the gradients; return the losses, and the norm of the gradients before (3)."""
         gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
         norm = torch.nn.utils.get_total_norm(gradients)
-        if limit := self.settings.clip_norm:
+        if limit := self.gradients.settings.clip_norm:
             torch.nn.utils.clip_grads_with_norm_(self.model.parameters(), limit, norm)
         return torch.cat([losses, norm.to(losses.dtype)[None]])
 
@@ -138,18 +125,13 @@ def warn_of_parts(state: TrainState) -> None:
     )
 
 
-def make_scaler(autocast: dict[str, Any], device: torch.device, state: TrainState) -> GradScaler:
-    """Return the scaler of a training at its state; without float16 the scaler does nothing.
-
-    Args:
-        autocast: arguments of torch.autocast.
-        device: of the model.
-        state: the state at which training begins.
-    """
+def make_scaler(gradients: Gradients) -> GradScaler:
+    """Return the scaler of a training at its state; without float16 the scaler does nothing."""
+    device, autocast = gradients.device, gradients.autocast
     float16 = autocast["enabled"] and autocast["dtype"] == torch.float16
     scaler = GradScaler(device.type, enabled=float16)
     if float16:
-        scaler.load_state_dict(state.scaler or scaler.state_dict())
+        scaler.load_state_dict(gradients.state.scaler or scaler.state_dict())
         scaler.scale(torch.zeros((), device=device))  # the first call makes its tensors
     return scaler
 

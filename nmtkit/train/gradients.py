@@ -38,7 +38,7 @@ from nmtkit.settings import TrainSettings
 from nmtkit.train import loss as losses
 from nmtkit.train.at_once import parameters_at_once
 from nmtkit.train.gradient_sums import GradientSums
-from nmtkit.train.graphs import Graphs
+from nmtkit.train.graphs import Graphs, copied_fields
 from nmtkit.train.perturb import perturbation
 from nmtkit.train.ranks import Ranks
 from nmtkit.train.state import TrainState
@@ -185,7 +185,7 @@ class Gradients:
         fits = fits and not self.model.reads_batch_length
         # Padded contexts would have many shapes.
         if fits and (self._multiple or self.model.context_rule is None):
-            self.graphs = Graphs(self._add_part)
+            self.graphs = Graphs(self._add_part, "other batches")
         replayed = self.graphs is not None
         self._sums = GradientSums(parameters, self.ranks, dtype, replayed)
 
@@ -285,7 +285,8 @@ class Gradients:
                     if self._perturb:
                         batch = self._perturb.inputs(batch, step)
                     if self.graphs:
-                        sums += self.graphs(batch, torch.full_like(sums[0], 1 / divisor))
+                        scale = torch.full_like(sums[0], 1 / divisor)
+                        sums += self.graphs(copied_fields(batch), scale)
                         continue
                     before = before_last if micro == share.parts[-1][0] else None
                     sums += self._add_part(batch, 1 / divisor, before)

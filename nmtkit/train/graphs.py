@@ -1,4 +1,5 @@
-"""CUDA graphs of batches: a GPU repeats the kernels of an earlier batch of the same shape.
+"""CUDA graphs of updates: a GPU repeats the kernels of an earlier batch of the same shape, and of
+the step of the optimiser.
 
 The host needs more time to start the kernels of a small model than the GPU needs to run them. A
 replay starts all of them at once. The first batch of a shape is computed kernel by kernel, which
@@ -9,8 +10,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,7 +22,6 @@ from nmtkit.nn.recording import OutOfMemory, Pool, try_to_record
 SHAPES = 256
 """Shapes that get a graph; further ones are computed kernel by kernel."""
 Shape = tuple[torch.Size, ...]
-Compute = Callable[[Batch, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -31,26 +31,25 @@ class Recorded:
     Attributes:
         replay: computes again.
         result: the tensor that it writes.
-        inputs: the tensors of the batch that it reads, in the order of `tensors_of`.
-        scale: the scale that it reads.
+        inputs: the tensors that it reads, in the order of `tensors_of`.
     """
 
     replay: Callable[[], object]
     result: Tensor
     inputs: list[Tensor]
-    scale: Tensor
 
 
 class Graphs:
-    """A computation that adds the gradients of batches, recorded for each shape.
+    """A computation that is recorded for each shape of what it reads.
 
     Args:
-        compute: adds the gradients of a batch times a scale (a number on the device) to gradients
-            that stay in their places, and returns a tensor. It must not wait for the device.
+        compute: returns a tensor for tensors, or batches of tensors. What else it changes stays in
+            its place. It must not wait for the device.
+        work: what it computes, for a warning.
     """
 
-    def __init__(self, compute: Compute) -> None:
-        self._compute = compute
+    def __init__(self, compute: Callable[..., Tensor], work: str) -> None:
+        self._compute, self._work = compute, work
         self._recorded: dict[Shape, Recorded] = {}
         # Graphs share the tensors that they read: only one of them runs at a time.
         self._inputs: dict[tuple[int, torch.Size, torch.dtype], Tensor] = {}
@@ -64,25 +63,22 @@ class Graphs:
         self._inputs.clear()
         self._pool = Pool()
 
-    def __call__(self, batch: Batch, scale: Tensor) -> Tensor:
+    def __call__(self, *arguments: Any) -> Tensor:
         """Return what `compute` returns, valid until the next call."""
-        batch = copied_fields(batch)
-        inputs = tensors_of(batch)
-        shape = tuple(tensor.shape for tensor in inputs)
+        tensors = tensors_of(arguments)
+        shape = tuple(tensor.shape for tensor in tensors)
         known = self._recorded.get(shape)
         if known is None and shape in self._computed and len(self._recorded) < self._most:
-            known = self._record(shape, batch, scale)
+            known = self._record(shape, tensors, arguments)
         if known is None:
-            result = self._compute(batch, scale)
+            result = self._compute(*arguments)
             self._computed.add(shape)
             return result
-        torch._foreach_copy_(known.inputs, inputs)
-        known.scale.copy_(scale)
+        torch._foreach_copy_(known.inputs, tensors)
         known.replay()
         return known.result
 
-    def _record(self, shape: Shape, batch: Batch, scale: Tensor) -> Recorded | None:
-        tensors = tensors_of(batch)
+    def _record(self, shape: Shape, tensors: list[Tensor], arguments: Any) -> Recorded | None:
         inputs = []
         for i, tensor in enumerate(tensors):
             key = i, tensor.shape, tensor.dtype
@@ -90,52 +86,21 @@ class Graphs:
                 self._inputs[key] = torch.empty_like(tensor)
             inputs.append(self._inputs[key])
         torch._foreach_copy_(inputs, tensors)
-        copies, scale = iter(inputs), scale.clone()
-        batch = with_tensors(batch, lambda _: next(copies))
+        copies = iter(inputs)
+        arguments = with_tensors(arguments, lambda _: next(copies))
         count = len(self._recorded)
         graphs = f"{count} CUDA graphs and no more" if count else "no CUDA graphs"
-        otherwise = f"{graphs}; the host starts each kernel of other batches"
+        otherwise = f"{graphs}; the host starts each kernel of {self._work}"
         try:
-            recorded = try_to_record(lambda: self._compute(batch, scale), self._pool, otherwise)
+            recorded = try_to_record(lambda: self._compute(*arguments), self._pool, otherwise)
         except OutOfMemory:
             self.clear()
             return None
         if recorded is None:
             self._most = count
             return None
-        known = self._recorded[shape] = Recorded(*recorded, inputs, scale)
+        known = self._recorded[shape] = Recorded(*recorded, inputs)
         return known
-
-
-class Repeated:
-    """A computation on tensors that stay in their places, recorded when it is done a second time.
-
-    Args:
-        compute: returns a tensor for a tensor of always the same shape. It must not wait for the
-            device.
-    """
-
-    def __init__(self, compute: Callable[[Tensor], Tensor]) -> None:
-        self._compute, self._pool = compute, Pool()
-        self._calls = 0
-        self._input = torch.empty(0)
-        self._graph: tuple[Callable[[], object], Tensor] | None = None
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """Return what `compute` returns."""
-        self._calls += 1
-        if self._calls == 2:
-            self._input = x.clone()
-            otherwise = "no CUDA graph of the optimiser's step"
-            with suppress(OutOfMemory):
-                self._graph = try_to_record(
-                    lambda: self._compute(self._input), self._pool, otherwise
-                )
-        if self._graph is None:
-            return self._compute(x)
-        self._input.copy_(x)
-        self._graph[0]()
-        return self._graph[1].clone()
 
 
 def copied_fields(batch: Batch) -> Batch:
@@ -154,8 +119,8 @@ def copied_fields(batch: Batch) -> Batch:
     )
 
 
-def tensors_of(batch: Batch) -> list[Tensor]:
-    """Return the tensors of a batch."""
+def tensors_of(value: Any) -> list[Tensor]:
+    """Return the tensors in batches and tuples."""
     tensors: list[Tensor] = []
-    with_tensors(batch, lambda tensor: tensors.append(tensor) or tensor)  # type: ignore[func-returns-value]
+    with_tensors(value, lambda tensor: tensors.append(tensor) or tensor)  # type: ignore[func-returns-value]
     return tensors

@@ -99,8 +99,8 @@ class Trainer:
         )
         if self.validator is not None:
             self.validator.with_memory = self.gradients.with_memory
-        self.descent = Descent(self.model, self.settings, self.autocast, state, self.gradients)
-        self.ahead = Ahead(self.updates, self.gradients, self.descent.device)
+        self.descent = Descent(self.gradients)
+        self.ahead = Ahead(self.updates, self.gradients)
         self.stop = Stop()
         # When the count of `state.seconds` begins, when it was read, and what is not counted yet.
         self._since = self._read_at = self._uncounted = 0.0
@@ -321,7 +321,7 @@ class Trainer:
         try:
             with self.averages.in_model():
                 of_pairs = self.gradients.with_memory(
-                    batch_loss, self.model, self.store, rows, self.autocast
+                    batch_loss, self.model, self.store, self.autocast, rows
                 )
         finally:
             self.model.train()

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from nmtkit.data.store import Store
 from nmtkit.errors import ConfigError, DataError, check_known
 from nmtkit.locks import locked
 from nmtkit.models import checkpoints, loading
-from nmtkit.models.base import Model
+from nmtkit.models.base import Model, device_of
 from nmtkit.models.variants import (
     BASELINE,
     build_model,
@@ -185,7 +185,7 @@ class _Training:
                 checks.warn_of_model(self.plan.variant, trainer.model, store)
         if self.options.compile_model:
             model = trainer.model
-            place = next(model.parameters()).device
+            place = device_of(model)
             example = collate(trainer.store, np.arange(1), place, model.context_rule)
             compile_training(model, example)
         return trainer
@@ -238,7 +238,7 @@ class _Training:
             f" {hardware.describe()}{algorithms}"
         )
         console.say(hardware.brief() + algorithms)
-        of_first = self.ranks.first_does(hardware.values)
+        of_first = self.ranks.first_does(lambda: asdict(hardware))
         if state.hardware and state.hardware != of_first:
             console.warn(checks.hardware_warning(state.hardware, of_first))
             state.split_from = None  # its memory may be larger

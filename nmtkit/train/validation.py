@@ -23,7 +23,7 @@ from nmtkit.data.padding import Ids
 from nmtkit.data.pairs import Pairs
 from nmtkit.data.store import Store
 from nmtkit.errors import NmtkitError, counted, first_line
-from nmtkit.models.base import Model, target_states
+from nmtkit.models.base import Model, device_of, target_states
 from nmtkit.records import TextSet
 from nmtkit.run import Run
 from nmtkit.score import metrics
@@ -103,9 +103,9 @@ class Validation:
 
 
 @torch.no_grad()
-def batch_loss(model: Model, store: Pairs, rows: Ids, autocast: dict[str, Any]) -> float:
+def batch_loss(model: Model, store: Pairs, autocast: dict[str, Any], rows: Ids) -> float:
     """Return the sum of the loss of some pairs of a store."""
-    device = next(model.parameters()).device
+    device = device_of(model)
     chunk = losses.chunk_rows(model.vocabularies.tgt, device.type)
     batch = collate(store, rows, device, model.context_rule)
     with torch.autocast(**autocast):
@@ -212,14 +212,9 @@ class Validator:
         rows = self._readable
         batches = [batch[np.isin(batch, rows)] for batch in self._batches]
         batches = [batch for batch in batches if len(batch)]
-
-        def loss(rows: Ids) -> float:
-            of_rows = self._model, self._store, rows, self._autocast
-            nll: float = self.with_memory(batch_loss, *of_rows)
-            return nll
-
+        fixed = self._model, self._store, self._autocast
         nll = 0.0
-        for of_batch in self._shared(batches, loss, stop):
+        for of_batch in self._shared(batches, partial(self.with_memory, batch_loss, *fixed), stop):
             nll += of_batch
         return nll / max(1, int(self._store.tgt_lengths[rows].sum()))
 
@@ -317,18 +312,14 @@ class Validator:
         rows = sorted(rows, key=lambda row: int(self._store.src_lengths[row]))
         starts = range(0, len(rows), DECODE_SENTENCES)
         batches = [np.asarray(rows[start : start + DECODE_SENTENCES]) for start in starts]
-
-        def work(batch: Ids) -> list[Ids]:
-            translations: list[Ids] = self.with_memory(self._search, batch, ids)
-            return translations
-
-        found = self._shared(batches, work, stop, Exception)
+        search = partial(self.with_memory, self._search, ids)
+        found = self._shared(batches, search, stop, Exception)
         for batch, translations in zip(batches, found, strict=True):
             ids |= dict(zip(batch.tolist(), translations, strict=True))
 
-    def _search(self, rows: Ids, ids: Decoded) -> list[Ids]:
+    def _search(self, ids: Decoded, rows: Ids) -> list[Ids]:
         """Return the translation of each row of a batch; `ids`: of earlier sentences."""
-        device, rule = next(self._model.parameters()).device, self._model.context_rule
+        device, rule = device_of(self._model), self._model.context_rule
         batch = collate(self._store, rows, device, rule, ids.__getitem__)
         with torch.autocast(**self._autocast):
             nbest = search([self._model], batch, self._search_settings)

@@ -104,7 +104,7 @@ def test_the_second_batch_of_a_shape_is_recorded(monkeypatch):
             raise torch.OutOfMemoryError("CUDA out of memory")
         return scale
 
-    found, one = graphs.Graphs(compute), torch.ones(1)
+    found, one = graphs.Graphs(compute, "batches"), torch.ones(1)
     with pytest.raises(torch.OutOfMemoryError):
         found(of[5], one)
     fails.clear()
@@ -127,7 +127,7 @@ def test_memory_of_graphs_is_given_back_if_it_does_not_suffice(monkeypatch, caps
         return record(compute, pool)
 
     monkeypatch.setattr(recording, "record", short)
-    found = graphs.Graphs(lambda batch, scale: scale)
+    found = graphs.Graphs(lambda batch, scale: scale, "batches")
     for _ in range(2):
         found(batch, one)
     assert not recorded

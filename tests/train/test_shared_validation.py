@@ -129,9 +129,9 @@ def test_any_number_of_ranks_has_the_result_of_one(run, variant, dtype):
 def test_each_sentence_is_searched_once(run):
     searched = []
 
-    def decode(rank, search, rows, ids):
+    def decode(rank, search, ids, rows):
         searched.append((rank, rows.tolist()))
-        return search(rows, ids)
+        return search(ids, rows)
 
     validate(run, "transformer", 3, decode)
     assert sorted(itertools.chain(*(rows for _, rows in searched))) == list(range(40))
