@@ -66,7 +66,6 @@ def save(
         files.check_place(final)
         # Do not make its parents: if the system's folder has disappeared, saving must fail.
         folder.mkdir(exist_ok=True)
-        _check_room(folder, tensors)
         _write(temporary, tensors, state)
         paths = {name: temporary / name for name in (*tensors, STATE)}
         described = {n: FileFacts(p.stat().st_size, files.sha256(p)) for n, p in paths.items()}
@@ -81,14 +80,6 @@ def save(
         hint = "free some space, or bring the folder back; the same command then continues"
         raise EnvironmentProblem(message, where=folder, hint=hint) from error
     return final
-
-
-def _check_room(folder: Path, tensors: dict[str, Tensors]) -> None:
-    """Refuse to write tensors to a disk without room for them twice."""
-    size = sum(t.numel() * t.element_size() for part in tensors.values() for t in part.values())
-    if shutil.disk_usage(folder).free < 2 * size:
-        needed, checkpoint = (f"{n / 2**20:,.0f} MiB" for n in (2 * size, size))
-        raise OSError(f"less than {needed} free, which a checkpoint of {checkpoint} needs")
 
 
 def _write(folder: Path, tensors: dict[str, Tensors], state: dict[str, Any]) -> None:

@@ -15,6 +15,9 @@ from nmtkit.nn import cpu
 from nmtkit.nn.masks import Visible, additive, future
 from nmtkit.nn.state import Continued, select_rows
 
+CHANGING = "_length", "_entries", "_counted", "_seen", "recent", "_buffers"
+"""What a step of a cache changes."""
+
 
 class Place(NamedTuple):
     """A number of positions that the device counts."""
@@ -67,19 +70,11 @@ class Cache:
     @property
     def parts(self) -> dict[str, Any]:
         """Return all that a step changes, as a tree; a tree with other leaves may be assigned."""
-        return {
-            "numbers": (self._length, self._entries),
-            "counted": self._counted,
-            "seen": self._seen,
-            "recent": self.recent,
-            "buffers": self._buffers,
-        }
+        return {name: getattr(self, name) for name in CHANGING}
 
     @parts.setter
     def parts(self, parts: dict[str, Any]) -> None:
-        self._length, self._entries = parts["numbers"]
-        self._counted, self._seen = parts["counted"], parts["seen"]
-        self.recent, self._buffers = parts["recent"], parts["buffers"]
+        vars(self).update(parts)
 
     def fix(self) -> None:
         """Make all further steps, of one position each, alike in shape; make room for one step."""

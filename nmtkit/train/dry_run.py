@@ -12,7 +12,7 @@ from nmtkit.models.variants import count_parameters, load_variant
 from nmtkit.tables.table import Table, text_column
 from nmtkit.toml import flat, toml_value
 from nmtkit.train.loop import Trainer
-from nmtkit.train.plan import SCHEMAS, Plan
+from nmtkit.train.plan import Plan, schemas_of
 from nmtkit.train.reporting import memory
 from nmtkit.train.updates import Updates
 
@@ -99,7 +99,7 @@ def show(plan: Plan, trainer: Trainer, estimate: Estimate) -> None:
 
 def changed_settings(plan: Plan) -> dict[str, tuple[str, str]]:
     """Return default and value of each setting whose value is not the default."""
-    schemas = {"model": load_variant(plan.variant).Settings} | SCHEMAS
+    schemas = schemas_of(load_variant(plan.variant))
     defaults = {name: settings.complete(schema, {}) for name, schema in schemas.items()}
     before, now = flat(defaults), flat(plan.model_dump(include=set(schemas)))
     return {

@@ -16,9 +16,8 @@ from nmtkit.models import checkpoints
 from nmtkit.models.base import Model
 from nmtkit.models.variants import BASELINE, load_variant
 from nmtkit.presets import preset_names
-from nmtkit.records import SystemConfig
 from nmtkit.run import Run, System
-from nmtkit.settings import PrepSettings, SearchSettings, Section, TrainSettings
+from nmtkit.settings import PrepSettings, SearchSettings, Section, TrainSettings, Values
 from nmtkit.toml import flat, toml_value
 from nmtkit.train.options import TrainOptions
 
@@ -36,8 +35,6 @@ OF_REPLACE = ("replace_keep", "replace_decay")
 """The settings of train.schedule=plateau, and those of train.replace."""
 SETTINGS_OPTIONS = ("preset", "config", "assignments", "seed", "init_from", "match_parameters")
 """The options that give settings, besides the variant."""
-SCHEMAS: dict[str, type[Section]] = {"train": TrainSettings, "search": SearchSettings}
-"""The settings of a system by section, besides those of its model."""
 
 
 class Plan(BaseModel, frozen=True):
@@ -78,18 +75,28 @@ def plan_of_system(run: Run, system: System, options: TrainOptions) -> Plan | No
     if not begun:
         more += "; --force takes those of the preset"
     console.say(f"'{system.name}' has the settings of {system.config}{more}")
-    schemas = {"model": named_variant(stored.variant).Settings} | SCHEMAS
-    values: dict[str, Any] = {
-        "variant": stored.variant,
-        "preset": stored.preset if stored.preset in preset_names() else "",
-        "init_from": stored.init_from,
-        "corpus": run.manifest().fingerprint,
-    }
-    for section, schema in schemas.items():
+    of_file = {}
+    for section, schema in schemas_of(named_variant(stored.variant)).items():
         known = settings.known(schema, getattr(stored, section))
-        built = settings.build(schema, known, section, system.config).model_dump()
-        changed = built | assigned.get(section, {})
-        values[section] = settings.build(schema, changed, section).model_dump()
+        of_file[section] = settings.build(schema, known, section, system.config).model_dump()
+    preset = stored.preset if stored.preset in preset_names() else ""
+    return _plan(run, stored.variant, preset, stored.init_from, of_file, assigned)
+
+
+def schemas_of(cls: type[Model]) -> dict[str, type[Section]]:
+    """Return the settings of a system by section."""
+    return {"model": cls.Settings, "train": TrainSettings, "search": SearchSettings}
+
+
+def _plan(
+    run: Run, variant: str, preset: str, init_from: str, sections: Values, assigned: Values
+) -> Plan:
+    """Return a plan of these settings, changed by those of --set."""
+    values: dict[str, Any] = {"variant": variant, "preset": preset, "init_from": init_from}
+    values["corpus"] = run.manifest().fingerprint
+    changed = settings.merge(sections, assigned)
+    for name, schema in schemas_of(load_variant(variant)).items():
+        values[name] = settings.build(schema, changed.get(name, {}), name).model_dump()
     plan = Plan.model_validate(values)
     _check_effects(plan.train, assigned.get("train", {}))
     return plan
@@ -122,27 +129,16 @@ def make_plan(run: Run, options: TrainOptions) -> Plan:
     if of_file.get("prep"):
         _warn_of_prep(of_file["prep"], manifest.settings, options.config)
     assigned = _assigned(options)
-    typed = settings.merge(
-        of_file,
-        assigned,
-        {"train": {} if options.seed is None else {"seed": options.seed}},
-    )
+    of_seed = {"train": {} if options.seed is None else {"seed": options.seed}}
+    typed = settings.merge(of_file, assigned, of_seed)
     if options.match_parameters and "d_ff" in typed.get("model", {}):
         message = "model.d_ff is given, and this option chooses it"
         raise ConfigError(message, where="--match-parameters", hint="leave out one of them")
     adapted = {**of_preset, "model": cls.adapt(of_preset.get("model", {}))}
-    sections = settings.merge(adapted, typed)
-    plan = Plan(
-        variant=variant,
-        preset=preset,
-        init_from=options.init_from or "",
-        corpus=manifest.fingerprint,
-        model=settings.build(cls.Settings, sections.get("model", {}), "model").model_dump(),
-        train=settings.build(TrainSettings, sections.get("train", {}), "train"),
-        search=settings.build(SearchSettings, sections.get("search", {}), "search"),
-    )
+    sections = settings.merge(adapted, of_file)
+    assigned = settings.merge(assigned, of_seed)
+    plan = _plan(run, variant, preset, options.init_from or "", sections, assigned)
     before = of_preset.get("train", {}).get("schedule", "noam")
-    _check_effects(plan.train, assigned.get("train", {}))
     if (plan.train.schedule == "noam") != (before == "noam") and "lr" not in typed["train"]:
         lr = f"train.lr is {plan.train.lr:g}, as for train.schedule={before}"
         console.warn(f"{lr}; it means something else with {plan.train.schedule}")
@@ -226,8 +222,8 @@ def check_unchanged(system: System, plan: Plan, run: Run, allowed: Collection[st
         run: the run.
         allowed: keys that may change although they are not harmless.
     Returns: the plan to go on with.
-    Raises: ConfigError with a table of key, old, new, or for a bad value in config.toml; DataError
-        if the corpus is not the one it was trained on.
+    Raises: ConfigError with a table of key, old, new; DataError if the corpus is not the one it was
+        trained on.
     """
     stored = system.read_config()
     if not plan.init_from or "init_from" in allowed:
@@ -238,8 +234,14 @@ def check_unchanged(system: System, plan: Plan, run: Run, allowed: Collection[st
             where=f"{run.prep / 'manifest.json'}; corpus in {system.config}",
             hint="--force begins anew, --system trains a second system",
         )
-    stored = _complete(system, stored, plan)
-    old = flat(stored.model_dump(exclude={"hardware"}))  # which is no setting
+    schemas = schemas_of(load_variant(plan.variant))
+    if stored.variant != plan.variant:
+        del schemas["model"]
+    # With the values of settings that are newer than the file.
+    newer = {
+        key: settings.complete(schema, getattr(stored, key)) for key, schema in schemas.items()
+    }
+    old = flat(stored.model_dump(exclude={"hardware"}) | newer)  # hardware is no setting
     changed = changes(old, flat(plan.model_dump()))
     harmful = [(key, *of) for key, of in changed.items() if not may_change(key, allowed)]
     if harmful:
@@ -258,25 +260,6 @@ def check_unchanged(system: System, plan: Plan, run: Run, allowed: Collection[st
             " of the longer training"
         )
     return plan
-
-
-def _complete(system: System, stored: SystemConfig, plan: Plan) -> SystemConfig:
-    """Return the settings of config.toml, with the values of settings that are newer than the file.
-
-    A bad value of the model is refused, as `read_config` refuses others; --allow-change decides on
-    a setting that is unknown now.
-
-    Raises: ConfigError naming the file and the key.
-    """
-    schemas = SCHEMAS
-    if stored.variant == plan.variant:
-        schema = load_variant(plan.variant).Settings
-        settings.build(schema, settings.known(schema, stored.model), "model", system.config)
-        schemas = SCHEMAS | {"model": schema}
-    sections = {
-        key: settings.complete(schema, getattr(stored, key)) for key, schema in schemas.items()
-    }
-    return stored.model_copy(update=sections)
 
 
 def changes(old: dict[str, Any], new: dict[str, Any]) -> dict[str, tuple[str, str]]:
