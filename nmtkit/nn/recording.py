@@ -119,7 +119,12 @@ def try_to_record(
     forget()
     before = _host_draws()
     try:
-        recorded = _record_if_it_fits(compute, pool)
+        try:
+            recorded = record(compute, pool)
+        except RuntimeError as error:
+            if not _lacks_memory(error):
+                raise
+            recorded = None  # the error, which holds memory, ends here
         if recorded is None:
             forget()
             torch.cuda.empty_cache()  # a recording cannot give back what torch keeps
@@ -137,18 +142,6 @@ def try_to_record(
         forget()
     console.warn(f"{otherwise}: {reason}")
     return None
-
-
-def _record_if_it_fits(
-    compute: Callable[[], Tensor], pool: Pool
-) -> tuple[Callable[[], object], Tensor] | None:
-    """Return what `record` returns; None if memory does not suffice, and then hold none of it."""
-    try:
-        return record(compute, pool)
-    except RuntimeError as error:
-        if _lacks_memory(error):
-            return None
-        raise
 
 
 def _lacks_memory(error: BaseException) -> bool:
