@@ -12,7 +12,6 @@ import itertools
 import json
 import os
 import re
-import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -60,35 +59,24 @@ def save(
     Raises: EnvironmentProblem if the disk is full or not writable; then no checkpoint is touched.
     """
     final = folder / f"step-{step:08d}"
-    temporary = folders.temporary_name(final, "tmp")
-    tensors = {WEIGHTS: weights, OPTIMIZER: optimizer}
+    hint = "free some space, or bring the folder back; the same command then continues"
     try:
         files.check_place(final)
         # Do not make its parents: if the system's folder has disappeared, saving must fail.
         folder.mkdir(exist_ok=True)
-        _write(temporary, tensors, state)
-        paths = {name: temporary / name for name in (*tensors, STATE)}
-        described = {n: FileFacts(p.stat().st_size, files.sha256(p)) for n, p in paths.items()}
-        manifest = CheckpointManifest(format=1, step=step, **about, files=described)
-        manifest.write(temporary / MANIFEST)
-        _publish(temporary, final)
-    except (OSError, EnvironmentProblem) as error:
-        shutil.rmtree(temporary, ignore_errors=True)
-        message = (
-            f"cannot write checkpoint {final.name}: {getattr(error, 'strerror', None) or error}"
-        )
-        hint = "free some space, or bring the folder back; the same command then continues"
+        _set_damaged_aside(final)
+        with folders.writing_folder(final, CHECKPOINT, hint) as new:
+            write_tensors(new / WEIGHTS, weights)
+            write_tensors(new / OPTIMIZER, optimizer)
+            (new / STATE).write_text(json.dumps(state, allow_nan=False), encoding="utf-8")
+            paths = sorted(new.iterdir())
+            facts = {p.name: FileFacts(p.stat().st_size, files.sha256(p)) for p in paths}
+            manifest = CheckpointManifest(format=1, step=step, **about, files=facts)
+            manifest.write(new / MANIFEST)
+    except OSError as error:
+        message = f"cannot write checkpoint {final.name}: {error.strerror or error}"
         raise EnvironmentProblem(message, where=folder, hint=hint) from error
     return final
-
-
-def _write(folder: Path, tensors: dict[str, Tensors], state: dict[str, Any]) -> None:
-    """Write the tensors and the state into a new folder."""
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir()
-    for name, part in tensors.items():
-        write_tensors(folder / name, part)
-    (folder / STATE).write_text(json.dumps(state, allow_nan=False), encoding="utf-8")
 
 
 def write_tensors(path: Path, tensors: Tensors) -> None:
@@ -109,16 +97,15 @@ def write_tensors(path: Path, tensors: Tensors) -> None:
     files.give_usual_mode(path)
 
 
-def _publish(temporary: Path, final: Path) -> None:
-    """Give a complete checkpoint its name; a damaged checkpoint of that name is kept."""
-    if final.exists():
+def _set_damaged_aside(path: Path) -> None:
+    """Give a damaged checkpoint another name, so that it is kept."""
+    if path.exists():
         try:
-            _verify(final)
+            _verify(path)
         except CheckpointError as error:
-            damaged = final.with_name(f".damaged-{final.name}-{time.time_ns()}")
-            console.warn(f"{error.message}; {final} is now {damaged.name}")
-            os.replace(final, damaged)
-    folders.publish(temporary, final, CHECKPOINT)
+            damaged = path.with_name(f".damaged-{path.name}-{time.time_ns()}")
+            console.warn(f"{error.message}; {path} is now {damaged.name}")
+            os.replace(path, damaged)
 
 
 def _remove(path: Path) -> None:
