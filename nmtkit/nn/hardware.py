@@ -9,9 +9,9 @@ import functools
 import platform
 import re
 import tomllib
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
@@ -64,6 +64,10 @@ class Hardware:
         if self.keeps_blocks:
             parts.append("freed memory is kept")
         return ", ".join(parts)
+
+    def values(self) -> dict[str, Any]:
+        """Return plain values, for JSON."""
+        return asdict(self)
 
 
 def pick_device(wanted: str) -> torch.device:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -238,7 +238,7 @@ class _Training:
             f" {hardware.describe()}{algorithms}"
         )
         console.say(hardware.brief() + algorithms)
-        of_first = self.ranks.first_does(lambda: asdict(hardware))
+        of_first = self.ranks.first_does(hardware.values)
         if state.hardware and state.hardware != of_first:
             console.warn(checks.hardware_warning(state.hardware, of_first))
             state.split_from = None  # its memory may be larger

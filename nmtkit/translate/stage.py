@@ -8,7 +8,6 @@ import shlex
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -181,7 +180,7 @@ class _Stage:
     def scorer(self, group: SystemGroup) -> Scorer:
         """Load what translates."""
         machine = group.hardware(self.device, self.options.force_target is not None)
-        before, self._hardware = self._hardware, {**asdict(machine), "jobs": self.jobs}
+        before, self._hardware = self._hardware, {**machine.values(), "jobs": self.jobs}
         if self._hardware != before:
             processes = f"; up to {self.jobs} worker processes of one thread each"
             console.say(machine.describe() + processes * (self.jobs > 1))
