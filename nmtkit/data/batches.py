@@ -23,6 +23,7 @@ from nmtkit.data.padding import (
     rounded,
     rounded_steps,
     shifted,
+    tensor,
 )
 from nmtkit.data.pairs import Pairs
 
@@ -120,17 +121,29 @@ def readable(store: Pairs, rule: ContextRule | None, rows: Ids, most: int = READ
 
 
 def on_device(value: T, device: torch.device | str) -> T:
-    """Return tensors, a batch, or contexts, on a device; nobody waits for a copy to a CUDA GPU."""
+    """Return a batch, or contexts, on a device; nobody waits for the copy to a CUDA GPU."""
     device = torch.device(device)
-    if device.type == "cpu":
-        return value
+    return value if device.type == "cpu" else _in_one_copy(value, device)
+
+
+def _in_one_copy(value: T, device: torch.device) -> T:
+    tensors: dict[int, Tensor] = {}
+    with_tensors(value, lambda tensor: tensors.setdefault(id(tensor), tensor))
+    # Compiled graphs read tensors that begin at multiples of 16 bytes.
+    sizes = [-(-tensor.numel() // 16) * 16 for tensor in tensors.values()]
     cuda = device.type == "cuda"
-
-    def there(tensor: Tensor) -> Tensor:
-        return (tensor.pin_memory() if cuda else tensor).to(device, non_blocking=cuda)
-
-    moved: T = with_tensors(value, there)
-    return moved
+    flat = torch.zeros(sum(sizes), dtype=torch.int32, device="cpu", pin_memory=cuda)
+    for part, original in zip(torch.split(flat, sizes), tensors.values(), strict=True):
+        part[: original.numel()] = original.flatten()
+    there = flat.to(device, non_blocking=cuda)
+    kinds = {original.dtype for original in tensors.values()}
+    parts = {kind: torch.split(there.to(kind), sizes) for kind in kinds}
+    copies = {
+        key: parts[original.dtype][i][: original.numel()].view_as(original)
+        for i, (key, original) in enumerate(tensors.items())
+    }
+    copied: T = with_tensors(value, lambda tensor: copies[id(tensor)])
+    return copied
 
 
 def with_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
@@ -203,17 +216,16 @@ def with_targets(batch: Batch, targets: Sentences) -> Batch:
 
 
 def _with_targets(batch: Batch, tgt_out: Ids, tgt_lengths: Ids) -> Batch:
-    real = np.flatnonzero(np.arange(tgt_out.shape[1]) < tgt_lengths[:, None])
+    device, steps = batch.src.device, np.arange(tgt_out.shape[1])
+    real = np.flatnonzero(steps < tgt_lengths[:, None])
     is_padded = len(real) < tgt_out.size
-    arrays = shifted(tgt_out, tgt_lengths), tgt_out, tgt_lengths, real
-    tensors = on_device(tuple(map(torch.from_numpy, arrays)), batch.src.device)
     return dataclasses.replace(
         batch,
-        tgt_in=tensors[0],
-        tgt_out=tensors[1],
-        tgt_lengths=tensors[2],
+        tgt_in=tensor(shifted(tgt_out, tgt_lengths), device),
+        tgt_out=tensor(tgt_out, device),
+        tgt_lengths=tensor(tgt_lengths, device),
         tgt_padded=is_padded,
-        real=tensors[3] if is_padded else None,
+        real=tensor(real, device) if is_padded else None,
     )
 
 

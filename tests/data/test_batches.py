@@ -12,13 +12,17 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nmtkit.data import batches, context
 from nmtkit.data.batch_lists import batch_list, padded_positions
 from nmtkit.data.batches import (
+    Batch,
     collate,
     collate_packed,
     readable,
     source_batch,
+    with_targets,
 )
+from nmtkit.data.context import Context, contexts
 from nmtkit.data.documents import ContextRule, Documents
 from nmtkit.data.packing import one_after_another, segments
 from nmtkit.data.store import Store
@@ -179,6 +183,44 @@ def test_source_batch():
     assert batch.src_padded
     assert not source_batch([[5, 2], [6, 2]]).src_padded
     assert batch.tgt_in is None
+
+
+def test_a_batch_goes_to_a_device_in_one_copy(monkeypatch):
+    """All that a batch holds, its contexts and their parts included; on a CPU by a stand-in."""
+    rule, texts = ContextRule("previous", join="parallel", targets=True), [[7] * 40 + [2], [8, 2]]
+    monkeypatch.setattr(context, "SAVED", 4)
+    read = contexts(
+        [[0], [], [0, 1]], lambda i: np.array(texts[i]), rule, targets=texts.__getitem__
+    )
+    batch = with_targets(
+        source_batch([[5, 6, 2], [2], [7, 2]], spans=[[2, 1], [1], [2]], context=read),
+        [[9, 2], [9, 9, 9, 2], [2]],
+    )
+    copies, to = [], torch.Tensor.to
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            torch.Tensor, "to", lambda x, *a, **k: copies.append((x, *a)) or to(x, *a, **k)
+        )
+        copied = batches._in_one_copy(batch, torch.device("cpu"))
+    (sent,) = [x for x, where in copies if isinstance(where, torch.device)]
+    assert sent.dtype == torch.int32
+    assert len(read.parts) == 2 and all(p.rows is copied.context.rows for p in copied.context.parts)
+
+    def compare(one, other):
+        assert type(one) is type(other)
+        if isinstance(one, torch.Tensor):
+            assert one.equal(other) and one.dtype == other.dtype and one is not other
+            assert other.data_ptr() % 16 == 0
+        elif isinstance(one, tuple):
+            for parts in zip(one, other, strict=True):
+                compare(*parts)
+        elif isinstance(one, (Batch, Context)):
+            for name, value in vars(one).items():
+                compare(value, getattr(other, name))
+        else:
+            assert one == other
+
+    compare(batch, copied)
 
 
 @settings(max_examples=100, deadline=None)

@@ -2,12 +2,13 @@
 
 import contextlib
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from nmtkit.data.batches import on_device
+from nmtkit.data.padding import tensor
 from nmtkit.errors import ConfigError, EnvironmentProblem
 from nmtkit.models import loading
 from nmtkit.nn import embeddings, hardware
@@ -80,7 +81,7 @@ def test_batches_are_not_pinned(monkeypatch):
         raise AssertionError("pinned")
 
     monkeypatch.setattr(torch.Tensor, "pin_memory", refuse)
-    assert on_device(torch.arange(3), "meta").device.type == "meta"
+    assert tensor(np.arange(3), torch.device("meta")).device.type == "meta"
 
 
 class OnMps(nn.Parameter):
