@@ -17,6 +17,7 @@ from random import Random
 import numpy as np
 
 from nmtkit.arrays import Array, Ints32, Mask
+from nmtkit.data.documents import Documents
 from nmtkit.data.padding import Ids
 from nmtkit.data.ragged import Sequences
 from nmtkit.data.store import Store, id_type
@@ -73,6 +74,10 @@ class Resegmented(Store):
         self._held: dict[int, Sequences] = {}
         of_prepared = self._sentences.shard
         self._sentences.shard = lambda shard: self._held.get(shard) or of_prepared(shard)
+
+    @property
+    def documents(self) -> Documents:  # type: ignore[override]
+        return self._prepared.documents
 
     def begin(self, epoch: int, window: int, shards: list[int]) -> None:
         """Draw the subwords of a window, and hold it beside the windows of the same update."""

@@ -64,7 +64,6 @@ def save(
         files.check_place(final)
         # Do not make its parents: if the system's folder has disappeared, saving must fail.
         folder.mkdir(exist_ok=True)
-        _set_damaged_aside(final)
         with folders.writing_folder(final, CHECKPOINT, hint) as new:
             write_tensors(new / WEIGHTS, weights)
             write_tensors(new / OPTIMIZER, optimizer)
@@ -73,6 +72,7 @@ def save(
             facts = {p.name: FileFacts(p.stat().st_size, files.sha256(p)) for p in paths}
             manifest = CheckpointManifest(format=1, step=step, **about, files=facts)
             manifest.write(new / MANIFEST)
+            _set_damaged_aside(final)
     except OSError as error:
         message = f"cannot write checkpoint {final.name}: {error.strerror or error}"
         raise EnvironmentProblem(message, where=folder, hint=hint) from error
@@ -180,7 +180,8 @@ def _read_tensors(path: Path) -> dict[str, Tensor]:
     try:
         return load_file(path)
     except (SafetensorError, OSError, ValueError) as error:
-        message, hint = f"{path.name} is not a safetensors file: {error}", PICKLED.format(path.name)
+        message = f"{path.name} is not a safetensors file: {error}"
+        hint = AGAIN if isinstance(error, OSError) else PICKLED.format(path.name)
         raise CheckpointError(message, where=path.parent, hint=hint) from None
 
 

@@ -84,7 +84,7 @@ class ContextAwareTransformer(DocumentTransformer):
         if batch.context is None:
             return super().encode(batch)
         visible = source_sight(batch)
-        x = self.src_embedder(batch.src, visible)
+        x = self.src_embedder(batch.src, visible=visible)
         for layer in self.encoder[:-1]:
             x = layer(x, visible)
         with recorded_under("context."):
@@ -97,7 +97,7 @@ class ContextAwareTransformer(DocumentTransformer):
         """Return the states (U, 1+M, D) of contexts with <s>, which a packed batch already has."""
         ids = context.ids if context.copies else F.pad(context.ids, (1, 0), value=BOS)
         visible = visible_words(context, 1)
-        x = self.src_embedder(ids, visible)
+        x = self.src_embedder(ids, visible=visible)
         for layer in [*self.encoder[:-1], self.context_layer]:
             x = layer(x, visible)
         return self.context_norm(x)

@@ -65,7 +65,7 @@ class ContextEncoder(nn.Module):
 
     def _through_layers(self, context: Context, embedder: Embedder) -> Tensor:
         visible = visible_words(context)
-        x = embedder(context.ids, visible)
+        x = embedder(context.ids, visible=visible)
         for layer in self.layers:
             x = layer(x, visible)
         return self.norm(x)

@@ -233,7 +233,7 @@ class HierarchicalAttentionNetwork(DocumentTransformer):
 
     def _encoded(self, ids: Tensor, visible: Sight) -> Tensor:
         """Return the encoder's states of ids (B, S): (B, S, D)."""
-        return self.through_encoder(self.src_embedder(ids, visible), visible)
+        return self.through_encoder(self.src_embedder(ids, visible=visible), visible)
 
     def decode(
         self, tgt_in: Tensor, memory: Memory, state: State | None = None

@@ -317,7 +317,7 @@ class AssociatedMemoryTransformer(DocumentTransformer):
 
     def encode(self, batch: Batch) -> Memory:
         visible = source_sight(batch)
-        embedded = self.src_embedder(batch.src, visible)
+        embedded = self.src_embedder(batch.src, visible=visible)
         states = self.through_encoder(embedded, visible)
         if batch.context is not None:
             states = self.memory(states, embedded, visible, batch.context, self.src_embedder)

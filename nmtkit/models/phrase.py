@@ -234,7 +234,7 @@ class PhraseTransformer(Transformer):
         """See `Transformer.encode`; a layer's part has keys and values of its phrases, too."""
         visible, phrases = source_sight(batch), batch.cut or self._cut(batch)
         phrases = phrases.of_type(gpu.product_type(self.src_embedder.table.weight))
-        x = gpu.with_narrow(self.src_embedder(batch.src, visible))
+        x = gpu.with_narrow(self.src_embedder(batch.src, visible=visible))
         tokens, vectors = self._through_levels(x, phrases, visible)
         mixed_phrases = self._mixed(vectors, self.phrase_mixture, "phrase_mixture")
         mixed_tokens = self._mixed(tokens, self.token_mixture, "token_mixture")

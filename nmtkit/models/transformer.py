@@ -222,7 +222,7 @@ class Transformer(Model):
             decoder layer reads.
         """
         visible = source_sight(batch)
-        x = self.src_embedder(batch.src, visible)
+        x = self.src_embedder(batch.src, visible=visible)
         return self.remember(self.through_encoder(x, visible), batch.segments or visible)
 
     def through_encoder(self, x: Tensor, visible: Sight) -> Tensor:
@@ -242,7 +242,7 @@ class Transformer(Model):
     ) -> tuple[Tensor, State | None]:
         cache = None if state is None else state.get("cache") or Cache()
         start = 0 if cache is None else cache.length
-        x = self.tgt_embedder(tgt_in, memory["visible"], start)
+        x = self.tgt_embedder(tgt_in, start, memory["visible"])
         if cache is not None:
             cache.begin(tgt_in.size(0), memory["states"].size(0), tgt_in.size(1), x)
         for index, layer in enumerate(self.decoder):

@@ -68,7 +68,7 @@ class Embedder(nn.Module):
         # The last table is used. Recorded CUDA graphs still read the earlier ones.
         self._sinusoids = [torch.empty(0)]
 
-    def forward(self, ids: Tensor, visible: Sight = None, start: int | Place = 0) -> Tensor:
+    def forward(self, ids: Tensor, start: int | Place = 0, visible: Sight = None) -> Tensor:
         """Return the inputs of a stack: ids (B, T) at positions start, start+1, … -> (B, T, D).
 
         In a packed batch, `visible` says where sentences begin.

@@ -94,6 +94,7 @@ class Graphs:
         try:
             recorded = try_to_record(lambda: self._compute(*arguments), self._pool, otherwise)
         except OutOfMemory:
+            self._most = self._most if count else 0  # no graph has memory to give back
             self.clear()
             return None
         if recorded is None:

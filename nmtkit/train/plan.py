@@ -222,8 +222,8 @@ def check_unchanged(system: System, plan: Plan, run: Run, allowed: Collection[st
         run: the run.
         allowed: keys that may change although they are not harmless.
     Returns: the plan to go on with.
-    Raises: ConfigError with a table of key, old, new; DataError if the corpus is not the one it was
-        trained on.
+    Raises: ConfigError with a table of key, old, new, or for a bad value in config.toml; DataError
+        if the corpus is not the one it was trained on.
     """
     stored = system.read_config()
     if not plan.init_from or "init_from" in allowed:
@@ -235,7 +235,10 @@ def check_unchanged(system: System, plan: Plan, run: Run, allowed: Collection[st
             hint="--force begins anew, --system trains a second system",
         )
     schemas = schemas_of(load_variant(plan.variant))
-    if stored.variant != plan.variant:
+    if stored.variant == plan.variant:
+        known = settings.known(schemas["model"], stored.model)
+        settings.build(schemas["model"], known, "model", system.config)
+    else:
         del schemas["model"]
     # With the values of settings that are newer than the file.
     newer = {

@@ -78,7 +78,7 @@ def test_what_safetensors_leaves_when_it_is_killed_is_removed(tmp_path, stderr):
 )
 @pytest.mark.parametrize("times", [1, 2])
 def test_killed_while_saving_leaves_the_previous_checkpoint(
-    owner, call, times, tmp_path, monkeypatch
+    owner, call, times, tmp_path, monkeypatch, stderr
 ):
     system = System(tmp_path)
     write(system.checkpoints, 1)
@@ -87,9 +87,14 @@ def test_killed_while_saving_leaves_the_previous_checkpoint(
         fail(patch, owner, call, Killed, {times})
         if once_a_checkpoint:
             write(system.checkpoints, 2)
+        # A killed process tidies nothing up.
+        patch.setattr(folders.shutil, "rmtree", lambda *_, **__: None)
         with pytest.raises(Killed):
             write(system.checkpoints, 3)
     assert steps(checkpoints.find_checkpoints(system)) == [1] + [2] * once_a_checkpoint
+    stderr()
+    checkpoints.clean(system.checkpoints)
+    assert ".nmtkit-tmp-step-00000003" in stderr()
     assert not list(system.checkpoints.glob(".*"))
 
 
@@ -268,6 +273,14 @@ def test_a_write_that_the_kernel_refuses(tmp_path):
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert [p.name for p in tmp_path.iterdir()] == ["step-00000001"]
+
+
+def test_a_full_disk_leaves_a_damaged_checkpoint_its_name(tmp_path, monkeypatch):
+    damaged = write(tmp_path, 1) / "model.safetensors"
+    damaged.write_bytes(b"damaged")
+    fail(monkeypatch, safetensors.torch, "save_file", OSError(errno.ENOSPC, "full"), {1})
+    refused(EnvironmentProblem, "full", write, tmp_path, 1)
+    assert [path.name for path in tmp_path.iterdir()] == ["step-00000001"]
 
 
 def test_pruning_keeps_the_last_and_the_best(tmp_path):
