@@ -16,11 +16,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from nmtkit import console
 from nmtkit.data.batches import Batch, with_tensors
 from nmtkit.nn.recording import OutOfMemory, Pool, try_to_record
 
 SHAPES = 256
 """Shapes that get a graph; further ones are computed kernel by kernel."""
+FAILURES = 8
+"""After so many recordings that lacked memory there is none any more."""
 Shape = tuple[torch.Size, ...]
 
 
@@ -54,7 +57,7 @@ class Graphs:
         # Graphs share the tensors that they read: only one of them runs at a time.
         self._inputs: dict[tuple[int, torch.Size, torch.dtype], Tensor] = {}
         self._computed: set[Shape] = set()
-        self._most = SHAPES
+        self._most, self._failures = SHAPES, 0
         self._pool = Pool()
 
     def clear(self) -> None:
@@ -94,7 +97,10 @@ class Graphs:
         try:
             recorded = try_to_record(lambda: self._compute(*arguments), self._pool, otherwise)
         except OutOfMemory:
-            self._most = self._most if count else 0  # no graph has memory to give back
+            self._failures += 1
+            if self._failures == FAILURES:
+                self._most = 0
+                console.warn(f"too little memory for CUDA graphs of {self._work}: slower updates")
             self.clear()
             return None
         if recorded is None:

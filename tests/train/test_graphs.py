@@ -136,6 +136,22 @@ def test_memory_of_graphs_is_given_back_if_it_does_not_suffice(monkeypatch, caps
     assert len(recorded) == 1 and not fails and not capsys.readouterr().err
 
 
+def test_recordings_that_always_lack_memory_end(monkeypatch, capsys):
+    model, tries = Case("transformer").build(), []
+    standing_in(monkeypatch)
+
+    def short(*_):
+        tries.append(1)
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(recording, "record", short)
+    found = graphs.Graphs(lambda batch, scale: scale, "batches")
+    for _ in range(50):
+        found(batch_for(model, pairs(5)), torch.ones(1))
+    assert len(tries) == 2 * graphs.FAILURES
+    assert capsys.readouterr().err.count("too little memory for CUDA graphs of batches") == 1
+
+
 def test_memory_of_graphs_is_given_back_for_a_single_pair(tmp_path, replays, monkeypatch):
     backward, calls = losses.backward, []
 
