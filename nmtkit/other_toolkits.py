@@ -23,7 +23,7 @@ _HABITS = {
     "gpu cuda use_gpu": "--device cuda",
     "cpu": "--device cpu",
     "output save_dir": "--run DIR",
-    "arch model": "--variant NAME",
+    "arch model": "--variant NAME (nmtkit train), or --system NAME",
     "source_lang target_lang": "the ends of file names: nmtkit prep --train train.de train.en",
     "tokenizer": "--set prep.src_tokenizer=… --set prep.tgt_tokenizer=…",
     "vocab_size": "--set prep.merges=… (prep.vocab_size with prep.subwords=sentencepiece or none)",

@@ -109,6 +109,28 @@ def test_what_is_out_of_date_is_listed_with_its_command(folder, monkeypatch):
     assert not described()[0]["out_of_date"][0].startswith("transformer: ")
 
 
+def test_a_command_names_only_what_is_there(folder):
+    run = folder / "runs/demo"
+    for name in ("other", "killed"):
+        shutil.copytree(run / "systems/transformer", run / "systems" / name)
+    ok(f"translate --jobs 1 {SHORT} --force")
+    ok("score --against other")
+    ok("analyze lengths --on test")
+    shutil.rmtree(run / "systems/other")
+    killed = run / "systems/killed"
+    for part in ("checkpoints", "translate"):
+        shutil.rmtree(killed / part)
+    for name in ("best.json", "system.json"):
+        (killed / name).unlink()
+    lines = described()[0]["out_of_date"]
+    assert "killed: no checkpoint yet: nmtkit train --system killed --run runs/demo" in lines
+    assert len(lines) > 2 and not any("other" in line.rpartition(": nmtkit ")[2] for line in lines)
+    assert not any("not translated" in line for line in lines)
+    shutil.rmtree(run / "systems/transformer/checkpoints")  # as in a run that is passed on
+    assert not any("transformer: no checkpoint" in line for line in described()[0]["out_of_date"])
+    assert "No weights here of transformer:" in ok("report").stderr
+
+
 @pytest.mark.parametrize("newer", ["score", "report", "systems"])
 def test_a_copy_is_not_out_of_date(folder, newer):
     """Copies have other times: those of one folder can be later than those of the others."""

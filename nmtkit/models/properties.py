@@ -45,10 +45,13 @@ def lacking(model: Model, batch: Batch, alone: Sequence[Batch]) -> list[str]:
     tgt_in, steps = batch.tgt_in, []
     state: State = {}
     real = real_positions(batch.tgt_lengths, tgt_in.size(1))
-    memory = model.encode(batch)
-    whole = _checked(model, tgt_in, model.decode(tgt_in, memory))  # (B, T, D)
-    unreached = _without_gradient(model, model.logits(whole).sum())
-    sentences = [f"no gradient reaches {', '.join(unreached)}"] if unreached else []
+    with torch.no_grad():
+        memory = model.encode(batch)
+        whole = _checked(model, tgt_in, model.decode(tgt_in, memory))  # (B, T, D)
+    sentences = []
+    if unreached := _without_gradient(model, batch):
+        more = f" and {len(unreached) - 3} more" if len(unreached) > 3 else ""
+        sentences.append(f"no gradient reaches {', '.join(unreached[:3])}{more}")
     with torch.no_grad():
         other = tgt_in.clone()
         other[:, -1] = torch.where(tgt_in[:, -1] == EOS, UNK, EOS)
@@ -80,20 +83,23 @@ def _checked(model: Model, tgt_in: Tensor, returned: Any) -> Tensor:
     shape, vocabulary = (*tgt_in.shape, model.width), model.vocabularies.tgt
     match returned:
         case (Tensor() as hidden, _) if hidden.shape == shape:
-            if (size := model.logits(hidden).size(-1)) == vocabulary:
+            logits: Any = model.logits(hidden)
+            if getattr(logits, "shape", None) == (*tgt_in.shape, vocabulary):
                 return hidden
             verb: Any = model.logits
-            message = (
-                f"logits must return (…, V), with V = vocabularies.tgt = {vocabulary}, not {size}"
-            )
+            message = f"logits must return (…, V), with V = vocabularies.tgt = {vocabulary}"
+            message += f", not {tuple(logits.shape)}" if isinstance(logits, Tensor) else ""
         case _:
             verb = model.decode
             message = "decode must return (hidden (R, T, D), state), with D = width, a property"
     raise ConfigError(message, where=place_of(verb), hint="see nmtkit/models/README.md")
 
 
-def _without_gradient(model: Model, number: Tensor) -> list[str]:
-    """Return the names of the learnt parameters on which a number does not depend."""
+def _without_gradient(model: Model, batch: Batch) -> list[str]:
+    """Return the names of the learnt parameters on which no logit of a training depends."""
+    model.train()
+    number = model.logits(target_states(model, batch)).sum()
+    model.eval()
     learnt = {name: p for name, p in model.named_parameters() if p.requires_grad}
     if not learnt or not number.requires_grad:
         return list(learnt)

@@ -15,7 +15,7 @@ from nmtkit.score.options import ScoreOptions
 from nmtkit.score.stored_scores import Scores
 
 
-def score_command(set_name: str, result: Scores | None) -> str:
+def score_command(run: Run, set_name: str, result: Scores | None) -> str:
     """Return the command that scores a set with all systems, as a result was scored."""
     if result is None:
         return f"nmtkit score --on {set_name}"
@@ -23,7 +23,9 @@ def score_command(set_name: str, result: Scores | None) -> str:
     for key in ("resamples", "ratio", "trials", "seed"):
         if (drawn := getattr(result.resampling, key)) != ScoreOptions.model_fields[key].default:
             options += [f"--{key}", str(drawn)]
-    options += ["--against", result.baseline] if len(result.systems) > 1 else []
+    baseline = run.system(result.baseline).translation(set_name)
+    if len(result.systems) > 1 and baseline.is_dir():
+        options += ["--against", result.baseline]
     options += ["--buckets", result.by_length.buckets] if result.by_length else []
     if result.seeds and result.seeds.grouping != "seed":
         options += ["--group-by", result.seeds.grouping]

@@ -115,8 +115,8 @@ def read_contents(run: Run) -> Contents:
     contents = read_stages(run)
     if not contents.scores:
         raise _nothing(contents)
-    folders = {system.name: run.system(system.name).checkpoints for system in contents.systems}
-    if without := [name for name, folder in folders.items() if not checkpoints.candidates(folder)]:
+    trained = [system.name for system in run.systems() if checkpoints.was_trained(system)]
+    if without := [name for name in trained if not _has_weights(run, name)]:
         contents.note(
             f"No weights here of {', '.join(without)}: analyses that read weights, and new"
             " translations, need them."
@@ -193,7 +193,7 @@ def _read_scores(contents: Contents) -> None:
         contents.scores[name] = result
         if result.made_from and (changed := contents.changed(result.made_from)):
             text = f"score/{name}: made before these changed: {_some(changed)}"
-            contents.note(text, score_command(name, result))
+            contents.note(text, score_command(contents.run, name, result))
 
 
 def _sets(contents: Contents) -> list[str]:
@@ -202,23 +202,31 @@ def _sets(contents: Contents) -> list[str]:
     return list(dict.fromkeys([*contents.scores, *tests]))
 
 
+def _has_weights(run: Run, system: str) -> bool:
+    return bool(checkpoints.candidates(run.system(system).checkpoints))
+
+
 def _note_unscored(contents: Contents) -> None:
     """Note which systems stand in no table, or not in all."""
     run = contents.run
     systems = [s.name for s in contents.systems if contents.of_corpus(s.settings.get("corpus"))]
+    for name in [name for name in systems if not checkpoints.was_trained(run.system(name))]:
+        contents.note(f"{name}: no checkpoint yet", f"nmtkit train --system {name}")
+        systems.remove(name)
     for name in _sets(contents):
         result = contents.scores.get(name)
+        if result is None and (run.path / "score" / name / "scores.json").exists():
+            continue  # they cannot be read, which is noted
         translated = set(run.with_file(f"translate/{name}/hyp.txt"))
-        again = score_command(name, result)
+        again = score_command(run, name, result)
         if waiting := sorted(translated - set(result.names if result else ())):
             contents.note(f"{name}: not scored: {', '.join(waiting)}", again)
         if missing := [system for system in systems if system not in translated]:
             words = [word for system in missing for word in ("--system", system)]
             words *= missing != systems
             translate = shlex.join(["nmtkit", "translate", *words, "--on", name])
-            contents.note(
-                f"{name}: not translated: {', '.join(missing)}", f"{translate} && {again}"
-            )
+            command = f"{translate} && {again}" * all(_has_weights(run, each) for each in missing)
+            contents.note(f"{name}: not translated: {', '.join(missing)}", command)
 
 
 def translate_again(contents: Contents, set_name: str, name: str) -> str:
@@ -234,7 +242,7 @@ def translate_again(contents: Contents, set_name: str, name: str) -> str:
         if settings.get(f"search.{key}", value) != value
     ]
     translate = " ".join([translate_command(name, set_name), *words, "--force"])
-    return f"{translate} && {score_command(set_name, contents.scores.get(set_name))}"
+    return f"{translate} && {score_command(contents.run, set_name, contents.scores.get(set_name))}"
 
 
 def _read_translations(contents: Contents) -> None:
@@ -288,7 +296,9 @@ def _finding(contents: Contents, folder: Path) -> ReportedFinding:
         for system, digests in inputs.weights.items()
         if checkpoints.have_changed(run.system(system), digests)
     ]
-    command = analyze_command(stored.name, inputs, run.system_names())
+    present = [name for name in inputs.systems if run.system(name).path.is_dir()]
+    made_with = inputs.model_copy(update={"systems": present or inputs.systems})
+    command = analyze_command(stored.name, made_with, run.system_names())
     remarks = []
     if changed:
         remarks.append(Remark(f"Made before these changed: {_some(changed)}", command))

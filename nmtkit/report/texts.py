@@ -109,7 +109,7 @@ def read_texts(contents: Contents, set_name: str) -> Texts | None:
         contents.note(
             f"{set_name}: sentences.tsv is missing or of other translations, so sentences have no"
             " scores",
-            f"{score_command(set_name, result)} --force",
+            f"{score_command(contents.run, set_name, result)} --force",
         )
     return Texts(set_name, result.baseline, sources, references, outputs, scores, lengths)
 

@@ -39,7 +39,7 @@ class Descent:
         self.scaler = make_scaler(gradients)
         self._finish: Callable[[Tensor], Tensor] = self._clipped_step
         if gradients.graphs is not None:
-            self._finish = Graphs(self._clipped_step, "the steps of the optimiser")
+            self._finish = Graphs(self._clipped_step, "the optimiser's steps")
 
     def step(self, update: Prepared, rate: float) -> Tensor:
         """Compute the gradients of all batches, then make a step of Adam if they are finite.

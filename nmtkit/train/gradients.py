@@ -185,7 +185,7 @@ class Gradients:
         fits = fits and not self.model.reads_batch_length
         # Padded contexts would have many shapes.
         if fits and (self._multiple or self.model.context_rule is None):
-            self.graphs = Graphs(self._add_part, "other batches")
+            self.graphs = Graphs(self._add_part, "batches")
         replayed = self.graphs is not None
         self._sums = GradientSums(parameters, self.ranks, dtype, replayed)
 

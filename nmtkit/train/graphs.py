@@ -23,7 +23,7 @@ from nmtkit.nn.recording import OutOfMemory, Pool, try_to_record
 SHAPES = 256
 """Shapes that get a graph; further ones are computed kernel by kernel."""
 FAILURES = 8
-"""After so many recordings that lacked memory there is none any more."""
+"""After so many recordings in a row that lacked memory there is none any more."""
 Shape = tuple[torch.Size, ...]
 
 
@@ -93,7 +93,7 @@ class Graphs:
         arguments = with_tensors(arguments, lambda _: next(copies))
         count = len(self._recorded)
         graphs = f"{count} CUDA graphs and no more" if count else "no CUDA graphs"
-        otherwise = f"{graphs}; the host starts each kernel of {self._work}"
+        otherwise = f"{graphs}; the host starts each kernel of {'other ' * bool(count)}{self._work}"
         try:
             recorded = try_to_record(lambda: self._compute(*arguments), self._pool, otherwise)
         except OutOfMemory:
@@ -106,6 +106,7 @@ class Graphs:
         if recorded is None:
             self._most = count
             return None
+        self._failures = 0
         known = self._recorded[shape] = Recorded(*recorded, inputs)
         return known
 

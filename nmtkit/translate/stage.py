@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import shlex
 import sys
 import time
 from collections.abc import Iterator
@@ -114,9 +113,9 @@ def _check(run: Run, options: TranslateOptions, sets: list[TextSet]) -> None:
     source = options.source
     if source == "-" and sys.stdin is None:  # the process was started with file descriptor 0 closed
         raise DataError("stdin is closed", where="-", hint="pipe text into it, or name a file")
-    if source is not None and files.is_tsv(Path(source)):
+    if source is not None and files.is_tsv(Path(source)) and Path(source).is_file():
         message = f"{source} is a TSV file, and lines of text are translated whole"
-        raise DataError(message, hint=f"cut -f1 {shlex.quote(source)} | nmtkit translate - …")
+        raise DataError(message, hint="decompressed: cut -f1 FILE.tsv | nmtkit translate - …")
     if source is None and not sets:
         hint = "name a file (nmtkit translate FILE), or another set with --on"
         raise run.no_test_set(hint)

@@ -403,7 +403,7 @@ def test_what_is_missing_is_said(reported):
         "sentences.tsv is missing",
         "not scored: unscored",
         "systems/later: its settings cannot be read (the file is damaged: ",
-        "not translated: later",
+        "later: no checkpoint yet",
         "Of base alone, without own",
         "Made before these changed: the prepared corpus, systems/own/metrics.jsonl",
         "score/test: made before these changed: the prepared corpus, how nmtkit computes scores",
@@ -500,7 +500,7 @@ def test_texts_that_are_gone_are_said(reported):
             "the translation by own cannot be shown (39 lines for 40 sentences)",
             f"{translate} --set search.beam=2 --force",
         ),
-        ("the translation by own cannot be shown (no such file", translate),
+        ("the translation by own cannot be shown (no such file", f"{translate} --force"),
     ):
         page, contents = reported.page(), read_contents(reported.run)
         read_texts(contents, "test")
@@ -749,14 +749,14 @@ def second(tmp_path, reported, capsys):
 def test_a_page_of_two_runs(reported, second, capsys):
     page = reported.page(also=[second.run.path])
     out, err = capsys.readouterr()
-    assert out == f"{reported.run.path}/report/index.html\n" and "not translated: later" in err
+    assert out == f"{reported.run.path}/report/index.html\n" and "later: no checkpoint yet" in err
     assert not (second.run.path / "report").exists()
     ids = [attributes["id"] for _, attributes in page.elements if "id" in attributes]
     assert len(ids) == len(set(ids))
     assert {f"run{n}-{part}" for n in (1, 2) for part in ("finding-cost", "h-lengths")} <= set(ids)
     first = "2 systems on run, en to de"
     run, other = (f"--run {shlex.quote(str(made.run.path))}" for made in (reported, second))
-    assert f"nmtkit translate --system later --on test {other}" in err
+    assert f"nmtkit train --system later {other}" in err
     for shown in (
         f"{first}; 3 systems on second run, en to de",
         f"1. {first} run run",

@@ -365,7 +365,7 @@ def test_metrics_chooses_the_columns(fake, stdout):
     assert "chrF++" in narrow and "spBLEU" in narrow and "left out" not in narrow
     page = report.report(fake.run).read_text("utf-8")
     assert "sentences.tsv is missing" not in page  # it has no chrF, which was not asked for
-    again = score_command("test", Scores.model_validate(result))
+    again = score_command(fake.run, "test", Scores.model_validate(result))
     assert "--metrics bleu,ter,chrf++,spbleu" in again
 
 

@@ -299,7 +299,7 @@ def test_seeds_with_one_name_may_differ_in_the_search_which_the_table_lists(fake
     fake.score(test="sign")  # keeps the grouping
     result = load(Scores, fake.run.path / "score/test/scores.json")
     assert [group.name for group in result.seeds.groups] == ["base"]
-    assert "--group-by name" in score_command("test", result)
+    assert "--group-by name" in score_command(fake.run, "test", result)
     fake.score(group_by="seed")
     assert "they also differ" not in stdout()
     assert len(result_of(fake.run)["seeds"]["groups"]) == 2

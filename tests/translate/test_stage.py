@@ -250,7 +250,7 @@ def test_a_tsv_file_is_refused(run, tmp_path):
     path = tmp_path / "test.de-en.tsv"
     path.write_text("ein Hund\ta dog\n", "utf-8")
     error = refused(DataError, "is a TSV file", translate, run, source=str(path))
-    assert error.hint == f"cut -f1 {path} | nmtkit translate - …"
+    assert "cut -f1 FILE.tsv | nmtkit translate -" in error.hint
 
 
 def test_without_a_name_the_system_trained_last(run, tmp_path, capsys):
