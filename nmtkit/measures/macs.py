@@ -132,7 +132,7 @@ def _counts(model: Model, batch: Batch) -> Any:
     model.train()
     seed_dropout(0, 0, 0)
     train = _macs(lambda: _update(model, batch))
-    with capture():  # a backward pass then computes no product again, but csan reads all positions
+    with capture():  # a backward pass then computes no product again, but a window reads more
         train = min(train, _macs(lambda: _update(model, batch)))
     model.zero_grad(set_to_none=True)
     model.eval()
