@@ -113,9 +113,6 @@ def _check(run: Run, options: TranslateOptions, sets: list[TextSet]) -> None:
     source = options.source
     if source == "-" and sys.stdin is None:  # the process was started with file descriptor 0 closed
         raise DataError("stdin is closed", where="-", hint="pipe text into it, or name a file")
-    if source is not None and files.is_tsv(Path(source)) and Path(source).is_file():
-        message = f"{source} is a TSV file, and lines of text are translated whole"
-        raise DataError(message, hint="decompressed: cut -f1 FILE.tsv | nmtkit translate - …")
     if source is None and not sets:
         hint = "name a file (nmtkit translate FILE), or another set with --on"
         raise run.no_test_set(hint)

@@ -39,8 +39,11 @@ def windowed(items: Iterable[Item], size: int = WINDOW) -> Iterator[list[Item]]:
 def file_windows(path: str | Path, size: int = WINDOW) -> Iterator[list[str]]:
     """Return the lines of a UTF-8 file (compressed or not) in windows.
 
-    Raises: DataError if it cannot be read or is not UTF-8.
+    Raises: DataError if it cannot be read, is not UTF-8, or has several columns by its name.
     """
+    if files.is_tsv(Path(path)) and Path(path).is_file():
+        message = f"{path} is a TSV file, and lines of text are translated whole"
+        raise DataError(message, hint="decompressed: cut -f1 FILE.tsv | nmtkit translate - …")
     return windowed(files.text_lines(Path(path)), size)
 
 
