@@ -185,7 +185,7 @@ def writing_folder(final: Path, owned: Owned, hint: str = "") -> Iterator[Path]:
 
     Args:
         final, owned: as for `publish`.
-        hint: what the user can do if the disk is full; empty: what helps any stage.
+        hint: what the user can do if the disk is full; empty: the hint of all stages.
     Yields: the folder to write into.
     Raises: DataError as `files.check_place`; EnvironmentProblem if the disk is full or not
         writable. Other errors of the body are raised unchanged.

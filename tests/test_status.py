@@ -128,7 +128,12 @@ def test_a_command_names_only_what_is_there(folder):
     assert not any("not translated" in line for line in lines)
     shutil.rmtree(run / "systems/transformer/checkpoints")  # as in a run that is passed on
     assert not any("transformer: no checkpoint" in line for line in described()[0]["out_of_date"])
-    assert "No weights here of transformer:" in ok("report").stderr
+    shutil.copytree(run / "systems/killed", run / "systems/third")
+    best = run / "systems/transformer/best.json"  # trained, and its weights are elsewhere
+    shutil.copy(best, run / "systems/third")
+    (line,) = (line for line in described()[0]["out_of_date"] if "not translated" in line)
+    assert line == "test: not translated: third"
+    assert re.search("No weights here of .*transformer", ok("report").stderr)
 
 
 @pytest.mark.parametrize("newer", ["score", "report", "systems"])

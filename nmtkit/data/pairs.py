@@ -44,7 +44,7 @@ class GivenPairs:
         return np.asarray(self._tgt[i], dtype=np.int64)
 
     def sides(self, pairs: Ints) -> list[tuple[Array, Ints]]:
-        """See `Store.sides`."""
+        """Return the joined sources and targets of some pairs (B); see `Store.sides`."""
         return [joined([side(i) for i in pairs.tolist()]) for side in (self.src, self.tgt)]
 
 

@@ -132,7 +132,8 @@ def _counts(model: Model, batch: Batch) -> Any:
     model.train()
     seed_dropout(0, 0, 0)
     train = _macs(lambda: _update(model, batch))
-    with capture():  # a backward pass then computes no product again, but a window reads more
+    # In a capture no backward pass computes a product again, but attention to windows reads all.
+    with capture():
         train = min(train, _macs(lambda: _update(model, batch)))
     model.zero_grad(set_to_none=True)
     model.eval()

@@ -16,7 +16,7 @@ from nmtkit.nn.masks import Visible, additive, future
 from nmtkit.nn.state import Continued, select_rows
 
 CHANGING = "_length", "_entries", "_counted", "_seen", "recent", "_buffers"
-"""What a step of a cache changes."""
+"""The attributes of a cache that a decoding step changes."""
 
 
 class Place(NamedTuple):

@@ -62,5 +62,5 @@ def train_command(system: System, stored: SystemConfig) -> str:
 
 
 def of_run(command: str, run: Run) -> str:
-    """Return a command, or several joined by `&&`, as it is typed for a run."""
+    """Return a command, or several joined by `&&`, with the option that names the run."""
     return command.replace(" && ", f"{run.option} && ") + run.option

@@ -90,7 +90,7 @@ class Contents:
         self.remarks.append(Remark(text, command))
 
     def of_corpus(self, fingerprint: str | None) -> bool:
-        """True if this is the fingerprint of the prepared corpus; also if there is none."""
+        """True if a fingerprint is that of the prepared corpus, or is not known."""
         return fingerprint in {None, "", self.manifest.fingerprint}
 
     def changed(self, inputs: FindingInputs | ScoredFrom) -> list[str]:
@@ -207,12 +207,15 @@ def _has_weights(run: Run, system: str) -> bool:
 
 
 def _note_unscored(contents: Contents) -> None:
-    """Note which systems stand in no table, or not in all."""
+    """Note which systems have no checkpoint, no translation or no scores."""
     run = contents.run
-    systems = [s.name for s in contents.systems if contents.of_corpus(s.settings.get("corpus"))]
-    for name in [name for name in systems if not checkpoints.was_trained(run.system(name))]:
-        contents.note(f"{name}: no checkpoint yet", f"nmtkit train --system {name}")
-        systems.remove(name)
+    systems = []
+    for system in contents.systems:
+        name = system.name
+        if not checkpoints.was_trained(run.system(name)):
+            contents.note(f"{name}: no checkpoint yet", f"nmtkit train --system {name}")
+        elif contents.of_corpus(system.settings.get("corpus")):
+            systems.append(name)
     for name in _sets(contents):
         result = contents.scores.get(name)
         if result is None and (run.path / "score" / name / "scores.json").exists():
@@ -222,10 +225,11 @@ def _note_unscored(contents: Contents) -> None:
         if waiting := sorted(translated - set(result.names if result else ())):
             contents.note(f"{name}: not scored: {', '.join(waiting)}", again)
         if missing := [system for system in systems if system not in translated]:
-            words = [word for system in missing for word in ("--system", system)]
-            words *= missing != systems
+            ready = [system for system in missing if _has_weights(run, system)]
+            words = [word for system in ready for word in ("--system", system)]
+            words *= ready != systems
             translate = shlex.join(["nmtkit", "translate", *words, "--on", name])
-            command = f"{translate} && {again}" * all(_has_weights(run, each) for each in missing)
+            command = f"{translate} && {again}" if ready else ""
             contents.note(f"{name}: not translated: {', '.join(missing)}", command)
 
 

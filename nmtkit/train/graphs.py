@@ -23,7 +23,7 @@ from nmtkit.nn.recording import OutOfMemory, Pool, try_to_record
 SHAPES = 256
 """Shapes that get a graph; further ones are computed kernel by kernel."""
 FAILURES = 8
-"""After so many recordings in a row that lacked memory there is none any more."""
+"""Recordings in a row that may lack memory; then recording ends for this training."""
 Shape = tuple[torch.Size, ...]
 
 
@@ -46,9 +46,9 @@ class Graphs:
     """A computation that is recorded for each shape of what it reads.
 
     Args:
-        compute: returns a tensor for tensors, or batches of tensors. What else it changes stays in
-            its place. It must not wait for the device.
-        work: what it computes, for a warning.
+        compute: returns a tensor for tensors, or batches of tensors. Other tensors that it changes
+            keep their memory. It must not wait for the device.
+        work: the name of the computation in a warning.
     """
 
     def __init__(self, compute: Callable[..., Tensor], work: str) -> None:

@@ -127,7 +127,9 @@ class CARUGate(Gate):
         return torch.lerp(history.expand_as(gate), n, gate)
 
     def _parts(self, of_h: Tensor, of_s: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return n, l = w z, [·|z] (B, K, S, ·) and w (B, K, 1, W), in few passes over memory."""
+        """Return n, l = w z, [(n+1)/2|z] (B, K, S, ·) and w (B, K, 1, W), in few passes over
+        memory.
+        """
         x, z = of_s.chunk(2, dim=-1)
         both = torch.sigmoid_(of_h + torch.cat([2 * x, z], dim=-1))
         n, z = both.chunk(2, dim=-1)
