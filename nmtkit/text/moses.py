@@ -19,12 +19,10 @@ from __future__ import annotations
 import functools
 import re
 import unicodedata
-from typing import Any, TypeVar
+from typing import Any
 
 from nmtkit.text.languages import language_code
 from nmtkit.text.words import CACHED_WORDS, LONGEST_CACHED, Numbers
-
-Key = TypeVar("Key", str, tuple[str, bool, str])
 
 DIGITS = frozenset("0123456789")
 
@@ -181,9 +179,8 @@ class Moses:
         self._tokenizer = _tokenizer_class()(lang, caseless)
         self._detokenizer = MosesDetokenizer(self._tokenizer.lang)
         self._closing = re.compile(f" (?=[{_CLOSING}{'·' * (lang == 'el')}])")
-        # word -> its tokens, where its place does not matter
-        self._anywhere: dict[str, str] = {}
-        # (other word, begins the line, stand-in for the next word) -> its tokens
+        self._numbers = Numbers()
+        # (word whose place matters, begins the line, stand-in for the next word) -> its tokens
         self._placed: dict[tuple[str, bool, str], str] = {}
 
     def __reduce__(self) -> tuple[type[Moses], tuple[Any, ...]]:
@@ -219,16 +216,9 @@ class Moses:
 
     def parts(self, line: str) -> list[str]:
         """Return what `tokenize` returns, word by word: the tokens of a word are one string."""
-        line = self.normalize(line)
-        if _dependent(line):
-            return list(filter(None, [self.reference(line)]))
-        words = line.split()
-        result: list[Any] = list(map(self._anywhere.get, words))
-        i = 0
-        for _ in range(result.count(None)):
-            i = result.index(None, i)
-            result[i] = self._place(words[i], i == 0, "".join(words[i + 1 : i + 2])[:1])
-        return result
+        if len(self._numbers) > CACHED_WORDS:
+            self._numbers = Numbers()
+        return [self._numbers.texts[number] for number in self.numbered(line, self._numbers)]
 
     def numbered(self, line: str, numbers: Numbers) -> list[int]:
         """Return the number of each of `parts`, with one look-up for a word seen before."""
@@ -249,14 +239,11 @@ class Moses:
     def _number(self, words: list[str], i: int, numbers: Numbers) -> int:
         """Return the number of a word's tokens, and remember it if other lines have it too."""
         word = words[i].removesuffix("\n")
-        if word.isascii() and word.isalnum():
-            numbers.of_words[words[i]] = number = numbers[word]
-            return number
-        tokens = self._anywhere.get(word)
+        tokens = anywhere = self._anywhere(word)
         if tokens is None:
             tokens = self._place(word, i == 0, "".join(words[i + 1 : i + 2])[:1])
         number = numbers[tokens]
-        if word in self._anywhere or word != words[i]:
+        if anywhere is not None or word != words[i]:
             numbers.of_words[words[i]] = number
         return number
 
@@ -268,24 +255,29 @@ class Moses:
             )
         )
 
+    def _anywhere(self, word: str) -> str | None:
+        """Return the tokens of a word whose place does not matter, else None."""
+        if word[-1] == ".":
+            return None
+        tokens = self._simple(word.removesuffix(","))
+        return tokens if tokens is None or word[-1] != "," else f"{tokens} ,"
+
     def _place(self, word: str, begins: bool, following: str) -> str:
-        """Return the tokens of a word of a line.
+        """Return the tokens of a word whose place matters.
 
         Args:
-            word: without a place in the caches.
+            word: the word.
             begins: True for the first word of the line.
             following: the first character of the next word; "" after the last word.
         """
-        if word[-1] != ".":
-            tokens = self._simple(word.removesuffix(","))
-            if tokens is not None:
-                tokens += " ," * (word[-1] == ",")
-                return self._remember(self._anywhere, word, tokens)
         key = (word, begins, self._stand_in(word, following))
         tokens = self._placed.get(key)
         if tokens is None:
             tokens = self._before_stop(word, key[2]) or self._between(*key)
-            self._remember(self._placed, key, tokens)
+            if len(self._placed) >= CACHED_WORDS:
+                self._placed.clear()
+            if len(word) <= LONGEST_CACHED:
+                self._placed[key] = tokens
         return tokens
 
     def _stand_in(self, word: str, following: str) -> str:
@@ -333,13 +325,6 @@ class Moses:
         """Return the tokens of any word: all rules are applied to it between stand-ins."""
         tokens = self.reference(f"{'' if begins else 'X '}{word} {following}")
         return tokens[0 if begins else 2 : len(tokens) - (2 if following else 0)]
-
-    def _remember(self, cache: dict[Key, str], key: Key, tokens: str) -> str:
-        if len(cache) >= CACHED_WORDS:
-            cache.clear()
-        if len(key if isinstance(key, str) else key[0]) <= LONGEST_CACHED:
-            cache[key] = tokens
-        return tokens
 
     def detokenize(self, tokens: list[str]) -> str:
         """Turn tokens into text: punctuation moves to its word, `@-@` becomes a hyphen, escapes are
