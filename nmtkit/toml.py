@@ -84,6 +84,23 @@ def flat(values: Any, key: str = "") -> dict[str, Any]:
     return result
 
 
+def changes(old: dict[str, Any], new: dict[str, Any]) -> dict[str, tuple[str, str]]:
+    """Return old and new text of each value that differs, for a message.
+
+    The preset is left out, because its values are compared.
+    """
+    return {
+        key: (_shown(old.get(key)), _shown(new.get(key)))
+        for key in sorted((old.keys() | new.keys()) - {"preset"})
+        if old.get(key) != new.get(key)
+    }
+
+
+def _shown(value: object) -> str:
+    text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+    return "-" if value is None else text or "-"
+
+
 def values_of(sections: dict[str, Any]) -> int:
     """Return the number of values in a TOML file and its sections, beside this number."""
     tables = [

@@ -30,7 +30,7 @@ from nmtkit.records import Manifest, load, load_or_warn
 from nmtkit.run import Run
 from nmtkit.settings import PrepSettings
 from nmtkit.text.tokenizer import SIDES, tokenizer_name, unspaced
-from nmtkit.toml import flat, write_toml
+from nmtkit.toml import changes, flat, write_toml
 
 WORK, RAW, LOCAL = "prep-work", "raw", "local"
 OUTCOMES = 3
@@ -65,7 +65,7 @@ def prep(dataset: str | None = None, **values: Any) -> Run:
         _prepare(run, request, identity, old)
     else:
         if options.preset and options.preset != old.preset:
-            _note_preset(run, options.preset, identity)
+            _note_preset(run, options.preset)
         _tidy(run, options.work or run.path / WORK)
     return run
 
@@ -79,12 +79,12 @@ def _prepare(
     """Make the prep folder anew; `old` describes the one that it replaces."""
     options, settings = request.options, request.settings
     work = options.work or run.path / WORK
-    raw = work / (RAW if options.shard is None else f"{RAW}-{socket.gethostname()}-{os.getpid()}")
+    share = options.shard is not None
+    raw = work / (f"{RAW}-{socket.gethostname()}-{os.getpid()}" if share else RAW)
     inputs = Inputs(settings.on_bad_utf8 == "error", raw)
     inputs.check(request.own_corpus.sets)
     _say_what_is_chosen(request)
     read = request.find()
-    share = options.shard is not None
     asked = {"identity": identity, "settings": settings.model_dump(exclude=MACHINE)}
     versions = tools((request.own_corpus.src, request.own_corpus.tgt), settings)
     key = work_key(asked | {"tools": versions, "outcomes": OUTCOMES})
@@ -93,8 +93,7 @@ def _prepare(
         locked(run.path, "prep", shared=share),
         _nothing_left(run, work, fresh and not share),
         run.recorded("prep", seed=identity.get("seed")),
-        work_folder(work, key, share),
-        _only_of_this_call(raw, share),
+        work_folder(work, key, share, raw),
     ):
         start = time.perf_counter()
         files.check_place(run.prep)
@@ -120,7 +119,7 @@ def _prepare(
             manifest = plan.run(options.finish)
         inputs.refuse_changed()
         _warn_of_systems(run, old, manifest)
-        write_toml(run.path / "run.toml", _run_toml(manifest, identity))
+        write_toml(run.path / "run.toml", _run_toml(manifest))
         _publish(work / OUT, run)
         report(run, manifest)
         seconds = console.duration(time.perf_counter() - start)
@@ -150,25 +149,21 @@ def _up_to_date(run: Run, old: Manifest, identity: dict[str, Any], settings: Pre
     Returns: False if it is damaged and must be made again.
     Raises: ConfigError if it holds something else.
     """
-    before = flat({"source": old.source, "prep": old.settings.model_dump(exclude=MACHINE)})
-    after = flat({"source": identity, "prep": settings.model_dump(exclude=MACHINE)})
-    different = [key for key in sorted({*before, *after}) if before.get(key) != after.get(key)]
+    before = {"source": old.source, "prep": old.settings.model_dump(exclude=MACHINE)}
+    after = {"source": identity, "prep": settings.model_dump(exclude=MACHINE)}
+    different = changes(flat(before), flat(after))
     if different:
-        lines = [
-            f"{key}: {_short(before.get(key))} -> {_short(after.get(key))}"
-            for key in different[:12]
-        ]
         known = tuple(f"source.sets.{text.name}." for text in old.sets)
         added = ("source.sets.", "source.resources.")
         is_valid = settings.drop_overlap == "none" and all(
             key == "prep.test"
-            or (key.startswith(added) and not key.startswith(known) and before.get(key) is None)
-            for key in different
+            or (key.startswith(added) and not key.startswith(known) and was == "-")
+            for key, (was, _) in different.items()
         )
         raise ConfigError(
             f"this run was prepared differently ({counted(len(different), 'difference')}:"
             " old -> new)",
-            where="\n  ".join([str(run.prep / "manifest.json"), *lines]),
+            where="\n  ".join([str(run.prep / MANIFEST), *_shown(different, ": ")[:12]]),
             hint="prepare another run with --run DIR, or this one again with --force"
             + is_valid * "; only test sets differ, so its trained systems stay valid",
         )
@@ -182,15 +177,11 @@ def _up_to_date(run: Run, old: Manifest, identity: dict[str, Any], settings: Pre
         message = f"{name} has changed since it was prepared"
         raise DataError(message, where=run.prep / name, hint=Manifest.again)
     now = tools((old.src, old.tgt), settings)
-    newer = [
-        f"{name} {_short(old.tools.get(name))} -> {_short(version)}"
-        for name, version in now.items()
-        if old.tools.get(name) != version
-    ]
+    newer = changes({name: old.tools.get(name) for name in now}, now)
     if newer:
         console.warn(
-            f"{run.prep} was prepared with other versions ({', '.join(newer)}); --force prepares it"
-            " again"
+            f"{run.prep} was prepared with other versions ({', '.join(_shown(newer))}); --force"
+            " prepares it again"
         )
     console.say(
         f"{run.prep} is up to date ({old.dataset}, fingerprint {old.fingerprint[:12]}); --force"
@@ -199,19 +190,22 @@ def _up_to_date(run: Run, old: Manifest, identity: dict[str, Any], settings: Pre
     return True
 
 
-def _note_preset(run: Run, preset: str, identity: dict[str, Any]) -> None:
+def _shown(different: dict[str, tuple[str, str]], after_key: str = " ") -> list[str]:
+    """Return changes as text; long values, such as checksums, by their beginning."""
+    return [
+        after_key.join([key, " -> ".join(v if len(v) <= 40 else v[:12] + "…" for v in values)])
+        for key, values in different.items()
+    ]
+
+
+def _note_preset(run: Run, preset: str) -> None:
     """Record another preset, which shapes no text: it is that of the systems to come."""
-    with locked(run.path, "prep"), run.recorded("prep", seed=identity.get("seed")):
-        old = load(Manifest, run.prep / MANIFEST)
+    old = load(Manifest, run.prep / MANIFEST)
+    with locked(run.path, "prep"), run.recorded("prep", seed=old.source.get("seed")):
         manifest = old.model_copy(update={"preset": preset})
         manifest.write(run.prep / MANIFEST)
-        write_toml(run.path / "run.toml", _run_toml(manifest, identity))
+        write_toml(run.path / "run.toml", _run_toml(manifest))
     console.say(f"preset {old.preset} -> {preset}, for the systems that you train from now on")
-
-
-def _short(value: Any) -> str:
-    text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
-    return "-" if value is None else text if len(text) <= 40 else text[:12] + "…"
 
 
 @contextlib.contextmanager
@@ -235,19 +229,6 @@ def _nothing_left(run: Run, work: Path, fresh: bool) -> Iterator[None]:
             problem = f"cannot write {error.filename or run.path}: {error.strerror or error}"
             raise EnvironmentProblem(problem, hint=files.hint_to_write(error)) from error
         raise
-
-
-@contextlib.contextmanager
-def _only_of_this_call(raw: Path, share: bool) -> Iterator[None]:
-    """Remove the raw text that a killed call has left. A job of an array also removes its own raw
-    text when it ends.
-    """
-    shutil.rmtree(raw, ignore_errors=True)
-    try:
-        yield
-    finally:
-        if share:
-            shutil.rmtree(raw, ignore_errors=True)
 
 
 def _owned(prep: Path) -> Collection[str]:
@@ -286,7 +267,7 @@ def _warn_of_systems(run: Run, old: Manifest | None, new: Manifest) -> None:
         )
 
 
-def _run_toml(manifest: Manifest, identity: dict[str, Any]) -> dict[str, Any]:
+def _run_toml(manifest: Manifest) -> dict[str, Any]:
     described = {"dataset", "src", "tgt", "preset", "fingerprint"}
-    drawn = {key: identity[key] for key in ("size", "seed") if key in identity}
+    drawn = {key: manifest.source[key] for key in ("size", "seed") if key in manifest.source}
     return manifest.model_dump(include=described) | drawn | {"prep": manifest.settings.model_dump()}

@@ -55,7 +55,7 @@ def work_key(asked: files.JsonObject) -> str:
 
 
 @contextlib.contextmanager
-def work_folder(work: Path, key: str, share: bool) -> Iterator[None]:
+def work_folder(work: Path, key: str, share: bool, raw: Path) -> Iterator[None]:
     """Hold a work folder, with what an earlier call with the same key has finished.
 
     After an error of the machine, or Ctrl-C, the folder stays, so that the same command goes on.
@@ -65,6 +65,8 @@ def work_folder(work: Path, key: str, share: bool) -> Iterator[None]:
         key: from `work_key`.
         share: True if other processes do other shards of the same work at the same time; the
             folder then stays.
+        raw: the folder in it for the raw text of this call, which begins empty. Shared work does
+            not keep it.
     Raises: ConfigError if the folder is no work folder; DataError if another prep holds it.
     """
     fresh = not work.exists()
@@ -81,6 +83,7 @@ def work_folder(work: Path, key: str, share: bool) -> Iterator[None]:
             for path in work.rglob("*"):  # the tasks write here by paths of their own
                 files.check_place(path)
             again = _begun(work, key, share)
+            shutil.rmtree(raw, ignore_errors=True)
             try:
                 yield
             except NmtkitError as error:
@@ -92,7 +95,9 @@ def work_folder(work: Path, key: str, share: bool) -> Iterator[None]:
             if not share:
                 remove(work)
     finally:
-        if held and not share and not (work / WORK_RECORD).exists():
+        if held and share:
+            shutil.rmtree(raw, ignore_errors=True)
+        elif held and not (work / WORK_RECORD).exists():
             with contextlib.suppress(OSError):
                 (work / ".lock").unlink(missing_ok=True)
                 work.rmdir()

@@ -20,7 +20,8 @@ from nmtkit.nn import hardware
 from nmtkit.owned_files import MANIFEST
 from nmtkit.records import Manifest, TextSet
 from nmtkit.run import Run
-from nmtkit.train.plan import Plan, changes
+from nmtkit.toml import changes
+from nmtkit.train.plan import Plan
 from nmtkit.train.ranks import Ranks
 from nmtkit.train.state import TrainState
 

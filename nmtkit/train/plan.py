@@ -18,7 +18,7 @@ from nmtkit.models.variants import BASELINE, load_variant
 from nmtkit.presets import preset_names
 from nmtkit.run import Run, System
 from nmtkit.settings import PrepSettings, SearchSettings, Section, TrainSettings, Values
-from nmtkit.toml import flat, toml_value
+from nmtkit.toml import changes, flat, toml_value
 from nmtkit.train.options import TrainOptions
 
 # Settings that may change when a training continues: they decide how long it lasts and what is kept
@@ -265,22 +265,6 @@ def check_unchanged(system: System, plan: Plan, run: Run, allowed: Collection[st
     return plan
 
 
-def changes(old: dict[str, Any], new: dict[str, Any]) -> dict[str, tuple[str, str]]:
-    """Return old and new text of each setting that differs.
-
-    The preset is left out, because its values are compared.
-    """
-    return {
-        key: (_shown(old.get(key)), _shown(new.get(key)))
-        for key in sorted((old.keys() | new.keys()) - {"preset"})
-        if old.get(key) != new.get(key)
-    }
-
-
 def _table(rows: list[tuple[str, str, str]]) -> str:
     first, second, _ = (max(map(len, column)) for column in zip(*rows, strict=True))
     return "\n  ".join(f"{key:{first}}  {old:{second}}  {new}" for key, old, new in rows)
-
-
-def _shown(value: object) -> str:
-    return "-" if value is None or value == "" else str(value)

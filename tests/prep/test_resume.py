@@ -329,15 +329,24 @@ def test_shards_that_other_models_encoded_are_encoded_again(tmp_path, text, stop
 
 def test_an_error_of_the_machine_keeps_the_folder(tmp_path):
     for error in (EnvironmentProblem("x"), KeyboardInterrupt()):
-        with pytest.raises(type(error)), work_folder(tmp_path / "w", "key", share=False):
+        with (
+            pytest.raises(type(error)),
+            work_folder(tmp_path / "w", "key", share=False, raw=tmp_path / "raw"),
+        ):
             (tmp_path / "w" / "clean").mkdir(exist_ok=True)
             (tmp_path / "w" / "clean" / "00000.json").write_text("a task that is done")
             raise error
         assert (tmp_path / "w" / WORK_RECORD).exists()
-    with pytest.raises(EnvironmentProblem), work_folder(tmp_path / "x", "key", share=False):
+    with (
+        pytest.raises(EnvironmentProblem),
+        work_folder(tmp_path / "x", "key", share=False, raw=tmp_path / "raw"),
+    ):
         raise EnvironmentProblem("nothing is done yet")
     assert not (tmp_path / "x").exists()
-    with pytest.raises(DataError), work_folder(tmp_path / "new", "key", share=False):
+    with (
+        pytest.raises(DataError),
+        work_folder(tmp_path / "new", "key", share=False, raw=tmp_path / "raw"),
+    ):
         raise DataError("broken")
     assert not (tmp_path / "new" / WORK_RECORD).exists()
 
