@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import compress, repeat
 from pathlib import Path
 
@@ -150,52 +149,44 @@ def blamed(blame: Mask) -> dict[str, int]:
     return dict(zip(("pairs", *SIDES), map(int, counts), strict=True))
 
 
-@dataclass(frozen=True)
-class CleanShard:
-    """Cleans one shard.
+def clean_shard(
+    work: Path,
+    index: int,
+    shard: Shard,
+    languages: tuple[str, str],
+    settings: PrepSettings,
+    dropped: str = "",
+) -> Outcome:
+    """Clean a shard of the training text. Write the text as numbers of words, the words with their
+    counts, and the rows kept.
 
-    Attributes:
-        shard: of the training text.
+    Args:
         languages, settings: as of `Cleaner`.
         dropped: folder in the work folder, with the repeated pairs that are dropped; empty: none.
+    Returns: pairs kept, dropped pairs by reason, and changes of the text; the files.
     """
 
-    shard: Shard
-    languages: tuple[str, str]
-    settings: PrepSettings
-    dropped: str = ""
+    def cleaner() -> Cleaner:
+        return Cleaner(languages, settings, [load_splitter(work / GIVEN, side) for side in SIDES])
 
-    def __call__(self, work: Path, index: int) -> Outcome:
-        """Write the text as numbers of words, the words with their counts, and the rows kept.
-
-        Returns: pairs kept, dropped pairs by reason, and changes of the text; the files.
-        """
-        # the words that it has met serve all shards
-        clean = step_cache(Cleaner, lambda: self._cleaner(work / GIVEN))
-        clean.reset()
-        kept = read_wanted(work / self.dropped, self.shard)
-        row = 0
-        for chunk in self.shard.chunks():
-            mask = kept[row : row + chunk[0].count(b"\n")]  # a view of these rows
-            row += len(mask)
-            if not mask.all():
-                chunk = [_selected(text, mask) for text in chunk]
-            mask[mask] = clean(chunk)
-        paths = [write_kept(work / "clean", self.shard, kept)]
-        for name, text in zip(SIDES, clean.texts, strict=True):
-            forms, table = text.finish(self.shard.index)
-            path = work / "clean" / f"{self.shard.name}.{name}"
-            paths += [
-                *table.save(path),
-                files.write_array(Path(f"{path}.text.npy"), forms),
-            ]
-        changes = dict(zip(SIDES, map(dict, clean.changes), strict=True))
-        value = {"kept": int(kept.sum()), "reasons": clean.reasons, "changes": changes}
-        return value, paths
-
-    def _cleaner(self, models: Path) -> Cleaner:
-        splitters = [load_splitter(models, side) for side in SIDES]
-        return Cleaner(self.languages, self.settings, splitters)
+    clean = step_cache(Cleaner, cleaner)  # the words that it has met serve all shards
+    clean.reset()
+    kept = read_wanted(work / dropped, shard)
+    row = 0
+    for chunk in shard.chunks():
+        mask = kept[row : row + chunk[0].count(b"\n")]  # a view of these rows
+        row += len(mask)
+        if not mask.all():
+            chunk = [_selected(text, mask) for text in chunk]
+        mask[mask] = clean(chunk)
+    paths = [write_kept(work / "clean", shard, kept)]
+    for name, text in zip(SIDES, clean.texts, strict=True):
+        forms, table = text.finish(index)
+        path = work / "clean" / f"{shard.name}.{name}"
+        paths += [*table.save(path), files.write_array(Path(f"{path}.text.npy"), forms)]
+    changes = dict(zip(SIDES, map(dict, clean.changes), strict=True))
+    value = {"kept": int(kept.sum()), "reasons": clean.reasons, "changes": changes}
+    return value, paths
 
 
 def _selected(text: bytes, mask: Mask) -> bytes:

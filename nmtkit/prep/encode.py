@@ -7,7 +7,6 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -28,42 +27,34 @@ from nmtkit.text.tokenizer import SIDES
 from nmtkit.text.vocabulary import UNK, Vocabulary, load_vocabularies
 
 
-@dataclass(frozen=True)
-class EncodeShard:
-    """Encodes one shard of the training text, and drops pairs with too many subwords.
+def encode_shard(
+    work: Path, index: int, shard: Shard, vocabulary: int, max_subwords: int
+) -> Outcome:
+    """Encode a cleaned shard of the training text, and drop pairs with too many subwords. Write the
+    token ids of the pairs that are kept, and which rows they are.
 
-    Attributes:
-        shard: of the training text, cleaned.
+    Args:
         vocabulary: size of the larger one.
         max_subwords: of the settings.
+    Returns: subwords and unknown ones of both sides, pairs kept, dropped pairs; the files.
     """
-
-    shard: Shard
-    vocabulary: int
-    max_subwords: int
-
-    def __call__(self, work: Path, index: int) -> Outcome:
-        """Write the token ids of the pairs that are kept, and which rows they are.
-
-        Returns: subwords and unknown ones of both sides, pairs kept, dropped pairs; the files.
-        """
-        read_fact(work, "clean", index)  # a damaged shard is cleaned again
-        cleaned = work / "clean" / self.shard.name
-        lookups = step_cache(SideLookup, lambda: _lookups(work))
-        ids, lengths = zip(*(lookup.encode(cleaned) for lookup in lookups), strict=True)
-        long = np.stack(lengths) - 1 > self.max_subwords
-        kept = np.logical_not(long.any(0))
-        flat, sizes = interleaved(ids, lengths, kept)
-        paths = write_store(work / OUT / "train", index, self.vocabulary, flat, sizes)
-        rows = read_kept(work / "clean", self.shard)
-        rows[rows] = kept
-        paths.append(write_kept(work / "encode", self.shard, rows))
-        value = {
-            "subwords": subword_counts(flat, sizes),
-            "kept": int(kept.sum()),
-            "reasons": {"too many subwords": blamed(long)},
-        }
-        return value, paths
+    read_fact(work, "clean", index)  # a damaged shard is cleaned again
+    lookups = step_cache(SideLookup, lambda: _lookups(work))
+    cleaned = work / "clean" / shard.name
+    ids, lengths = zip(*(lookup.encode(cleaned) for lookup in lookups), strict=True)
+    long = np.stack(lengths) - 1 > max_subwords
+    kept = np.logical_not(long.any(0))
+    flat, sizes = interleaved(ids, lengths, kept)
+    paths = write_store(work / OUT / "train", index, vocabulary, flat, sizes)
+    rows = read_kept(work / "clean", shard)
+    rows[rows] = kept
+    paths.append(write_kept(work / "encode", shard, rows))
+    value = {
+        "subwords": subword_counts(flat, sizes),
+        "kept": int(kept.sum()),
+        "reasons": {"too many subwords": blamed(long)},
+    }
+    return value, paths
 
 
 def _lookups(work: Path) -> list[SideLookup]:
@@ -108,64 +99,52 @@ def write_store(folder: Path, index: int, vocabulary: int, ids: Array, lengths: 
     return [*ragged_files(shard_path(folder, index))]
 
 
-@dataclass(frozen=True)
-class EncodeSet:
-    """Encodes a dev or test set line for line; nothing is dropped.
+def encode_set(
+    work: Path, index: int, shard: Shard, name: str, streams: tuple[str, ...]
+) -> Outcome:
+    """Encode a dev or test set line for line; nothing is dropped. Write the token ids of source and
+    first reference, and the tidied text of all.
 
-    Attributes:
+    Args:
         shard: all rows of the set.
         name: of the set.
         streams: src, ref, ref1, …
+    Returns: subwords and unknown ones of both sides, changes of the text, blank lines; the files.
     """
-
-    shard: Shard
-    name: str
-    streams: tuple[str, ...]
-
-    def __call__(self, work: Path, index: int) -> Outcome:
-        """Write the token ids of source and first reference, and the tidied text of all.
-
-        Returns: subwords and unknown ones of both sides, changes of the text, blank lines; the
-            files.
-        """
-        out = work / OUT
-        sides, vocabularies = step_cache(TextSide, lambda: _text(out))
-        changes: list[Counter[str]] = [Counter(), Counter()]
-        blank: Counter[str] = Counter()
-        paths = [out / "text" / f"{self.name}.{stream}" for stream in self.streams]
-        size = max(map(len, vocabularies))
-        kind = id_type(size)
-        encoded: list[Array] = []
-        with contextlib.ExitStack() as stack:
-            outputs = [stack.enter_context(files.writing(path)) for path in paths]
-            for chunk in self.shard.chunks():
-                texts = [
-                    [
-                        tidy(line or "", changes[number > 0])
-                        for line in utf8_lines(text, changes[number > 0])
-                    ]
-                    for number, text in enumerate(chunk)
-                ]
-                for stream, output, lines in zip(self.streams, outputs, texts, strict=True):
-                    output.writelines([line + "\n" for line in lines])
-                    blank[stream] += sum(not line.strip() for line in lines)
-                encoded += [
-                    np.array(vocabulary.encode(side.encode(line)), kind)
-                    for row in zip(texts[0], texts[1], strict=True)
-                    for vocabulary, side, line in zip(vocabularies, sides, row, strict=True)
-                ]
-        lengths = np.fromiter(map(len, encoded), np.int64, len(encoded))
-        ids = np.concatenate(encoded)
-        paths += write_store(out / self.name, 0, size, ids, lengths)
-        value = {
-            "subwords": subword_counts(ids, lengths),
-            "changes": {
-                side: dict(sorted(count.items()))
-                for side, count in zip(SIDES, changes, strict=True)
-            },
-            "blank": dict(+blank),
-        }
-        return value, paths
+    out = work / OUT
+    sides, vocabularies = step_cache(TextSide, lambda: _text(out))
+    changes: list[Counter[str]] = [Counter(), Counter()]
+    counters = [changes[stream != "src"] for stream in streams]
+    blank: Counter[str] = Counter()
+    paths = [out / "text" / f"{name}.{stream}" for stream in streams]
+    size = max(map(len, vocabularies))
+    kind = id_type(size)
+    encoded: list[Array] = []
+    with contextlib.ExitStack() as stack:
+        outputs = [stack.enter_context(files.writing(path)) for path in paths]
+        for chunk in shard.chunks():
+            texts = []
+            for stream, output, text, counts in zip(streams, outputs, chunk, counters, strict=True):
+                lines = [tidy(line or "", counts) for line in utf8_lines(text, counts)]
+                output.writelines([line + "\n" for line in lines])
+                blank[stream] += sum(not line.strip() for line in lines)
+                texts.append(lines)
+            encoded += [
+                np.array(vocabulary.encode(side.encode(line)), kind)
+                for row in zip(texts[0], texts[1], strict=True)
+                for vocabulary, side, line in zip(vocabularies, sides, row, strict=True)
+            ]
+    lengths = np.fromiter(map(len, encoded), np.int64, len(encoded))
+    ids = np.concatenate(encoded)
+    paths += write_store(out / name, 0, size, ids, lengths)
+    value = {
+        "subwords": subword_counts(ids, lengths),
+        "changes": {
+            side: dict(sorted(count.items())) for side, count in zip(SIDES, changes, strict=True)
+        },
+        "blank": dict(+blank),
+    }
+    return value, paths
 
 
 def _text(prep: Path) -> tuple[list[TextSide], Sequence[Vocabulary]]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 import functools
 import shutil
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -29,56 +28,52 @@ SPANS = np.dtype([("start", "<i8", 2), ("length", "<u2", 2)])
 """Where the ids of a word are, and how many it has: elsewhere, and where a sentence starts."""
 
 
-@dataclass(frozen=True)
-class LearnModels:
-    """Learns from the words of all shards.
+def learn_models(
+    work: Path,
+    index: int,
+    words: str,
+    parts: int,
+    languages: tuple[str, str],
+    settings: PrepSettings,
+    jobs: int,
+) -> Outcome:
+    """Learn from the words of all shards; write the models and the token ids of the words.
 
-    Attributes:
-        words: the folder of the tables in the work folder (`word_table.MergeWords`).
+    Args:
+        words: the folder of the tables in the work folder (`word_table.merge_words`).
         parts: how many tables each side has.
         languages, settings: as of `learn`.
         jobs: worker processes.
+    Returns: counts of words, types and merges; the sizes of the vocabularies.
     """
 
-    words: str
-    parts: int
-    languages: tuple[str, str]
-    settings: PrepSettings
-    jobs: int
-
-    def __call__(self, work: Path, index: int) -> Outcome:
-        """Write the models and the token ids of the words.
-
-        Returns: counts of words, types and merges; the sizes of the vocabularies.
-        """
-        types = np.zeros(FREQUENT + 1, np.int64)
-        numbers = {}
-        for side in SIDES:
-            numbers[f"{side}_words"] = 0
-            for table in self._parts(work, side):
-                counts = table.counts()
-                numbers[f"{side}_words"] += int(counts.sum())
-                types += np.bincount(np.minimum(counts, FREQUENT), minlength=len(types))
-        frequent = Frequent.of(types, self.settings.max_types)
-        tables = [concatenated(list(map(frequent, self._parts(work, side)))) for side in SIDES]
-        out = work / OUT
-        names = file_names(self.languages, self.settings)
-        for name in names:  # an interrupted or damaged file of an earlier call
-            (out / name).unlink(missing_ok=True)
-        shutil.copytree(work / GIVEN, out, dirs_exist_ok=True)
-        models = learn(tables, self.languages, self.settings, out, self.jobs)
-        numbers |= models.counts
-        if left_out := int(types.sum()) - sum(map(len, tables)):
-            numbers["types_left_out"] = left_out
-        paths = write_lookup(work / LOOKUP, models, tables)
-        paths += [out / name for name in names]
-        sizes = list(map(len, models.vocabularies))
-        return {"counts": numbers, "vocabularies": sizes}, [p for p in paths if p.is_file()]
-
-    def _parts(self, work: Path, side: Side) -> Iterator[WordTable]:
+    def tables_of(side: Side) -> Iterator[WordTable]:
         """Map the tables of a side into memory, one at a time."""
-        for part in range(self.parts):
-            yield WordTable.load(work / self.words / f"{part:05}.{side}")
+        return (WordTable.load(work / words / f"{part:05}.{side}") for part in range(parts))
+
+    types = np.zeros(FREQUENT + 1, np.int64)
+    numbers = {}
+    for side in SIDES:
+        numbers[f"{side}_words"] = 0
+        for table in tables_of(side):
+            counts = table.counts()
+            numbers[f"{side}_words"] += int(counts.sum())
+            types += np.bincount(np.minimum(counts, FREQUENT), minlength=len(types))
+    frequent = Frequent.of(types, settings.max_types)
+    tables = [concatenated(list(map(frequent, tables_of(side)))) for side in SIDES]
+    out = work / OUT
+    names = file_names(languages, settings)
+    for name in names:  # an interrupted or damaged file of an earlier call
+        (out / name).unlink(missing_ok=True)
+    shutil.copytree(work / GIVEN, out, dirs_exist_ok=True)
+    models = learn(tables, languages, settings, out, jobs)
+    numbers |= models.counts
+    if left_out := int(types.sum()) - sum(map(len, tables)):
+        numbers["types_left_out"] = left_out
+    paths = write_lookup(work / LOOKUP, models, tables)
+    paths += [out / name for name in names]
+    sizes = list(map(len, models.vocabularies))
+    return {"counts": numbers, "vocabularies": sizes}, [p for p in paths if p.is_file()]
 
 
 def write_lookup(folder: Path, models: Models, tables: Sequence[WordTable]) -> list[Path]:

@@ -6,7 +6,6 @@ import html
 import itertools
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -65,53 +64,43 @@ def cut_sentences(side: TextSide, first: int, kept: Mask, texts: Sequence[bytes]
             yield Cut(first + row + 1, str(reason), [])
 
 
-@dataclass(frozen=True)
-class CutSpans:
-    """Cuts the sources of a shard by their parses.
+def cut_spans(work: Path, index: int, shard: Shard, name: str, train: bool) -> Outcome:
+    """Cut the sources of a shard by their parses, and write the spans beside the ids.
 
-    Attributes:
+    Args:
         shard: source and parses.
         name: of the set, whose ids are written.
         train: True for the training text, of which some rows are dropped.
+    Returns: for each outcome, how many sentences have it, and the first of their lines.
+    Raises: DataError if the text is not that of the set.
     """
-
-    shard: Shard
-    name: str
-    train: bool
-
-    def __call__(self, work: Path, index: int) -> Outcome:
-        """Write the spans beside the ids.
-
-        Returns: for each outcome, how many sentences have it, and the first of their lines.
-        Raises: DataError if the text is not that of the set.
-        """
-        out = work / OUT
-        kept = encoded_rows(work, self.shard, self.train)
-        side = TextSide.load(out, "src")
-        array = shard_path(out / self.name, index)
-        subwords = iter(np.diff(Ragged(array, MAGIC, fields=2).offsets)[::2].tolist())
-        outcomes: Counter[str] = Counter()
-        first: dict[str, int] = {}
-        row = 0
-        with spans_writer(out / self.name, index) as writer:
-            for texts in self.shard.chunks():
-                of_chunk = kept[row : row + texts[0].count(b"\n")]
-                cuts = list(cut_sentences(side, self.shard.first + row, of_chunk, texts))
-                row += len(of_chunk)
-                for cut, size in zip(cuts, subwords, strict=False):
-                    if cut.phrases and sum(cut.phrases) != size:
-                        raise DataError(
-                            "the files changed while they were read: text and parses are not those"
-                            " of the set",
-                            self.name,
-                            RUN_AGAIN,
-                        )
-                    outcomes[cut.outcome] += 1
-                    first.setdefault(cut.outcome, cut.line)
-                lengths = bytes(itertools.chain.from_iterable(cut.phrases for cut in cuts))
-                writer.add_block(lengths, [len(cut.phrases) for cut in cuts])
-        value = {outcome: [count, first[outcome]] for outcome, count in outcomes.items()}
-        return {"outcomes": value}, [*ragged_files(spans_path(array))]
+    out = work / OUT
+    kept = encoded_rows(work, shard, train)
+    side = TextSide.load(out, "src")
+    array = shard_path(out / name, index)
+    subwords = iter(np.diff(Ragged(array, MAGIC, fields=2).offsets)[::2].tolist())
+    outcomes: Counter[str] = Counter()
+    first: dict[str, int] = {}
+    row = 0
+    with spans_writer(out / name, index) as writer:
+        for texts in shard.chunks():
+            of_chunk = kept[row : row + texts[0].count(b"\n")]
+            cuts = list(cut_sentences(side, shard.first + row, of_chunk, texts))
+            row += len(of_chunk)
+            for cut, size in zip(cuts, subwords, strict=False):
+                if cut.phrases and sum(cut.phrases) != size:
+                    raise DataError(
+                        "the files changed while they were read: text and parses are not those of"
+                        " the set",
+                        name,
+                        RUN_AGAIN,
+                    )
+                outcomes[cut.outcome] += 1
+                first.setdefault(cut.outcome, cut.line)
+            lengths = bytes(itertools.chain.from_iterable(cut.phrases for cut in cuts))
+            writer.add_block(lengths, [len(cut.phrases) for cut in cuts])
+    value = {outcome: [count, first[outcome]] for outcome, count in outcomes.items()}
+    return {"outcomes": value}, [*ragged_files(spans_path(array))]
 
 
 def sum_of_outcomes(shards: Sequence[dict[str, list[int]]]) -> dict[str, dict[str, int]]:

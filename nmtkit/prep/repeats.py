@@ -11,7 +11,6 @@ import re
 import string
 import unicodedata
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +21,7 @@ from nmtkit.arrays import Ints, Mask
 from nmtkit.prep.shards import Shard
 from nmtkit.prep.tasks import Outcome
 from nmtkit.prep.word_table import word_hashes
+from nmtkit.settings import PrepSettings
 from nmtkit.text.scripts import ForeignLines
 from nmtkit.text.tidy import tidy
 
@@ -55,45 +55,37 @@ def pair_hashes(src: Iterable[bytes], tgt: Iterable[bytes]) -> Hashes:
     return word_hashes(map(b"\n".join, zip(src, tgt, strict=True)))
 
 
-@dataclass(frozen=True)
-class Survey:
-    """Reads a shard as it is: hashes of its pairs, and lines in another script than their side's.
+def survey_shard(
+    work: Path, index: int, shard: Shard, sides: tuple[str, ...], languages: tuple[str, str]
+) -> Outcome:
+    """Read a shard of any set as it is, and write the hashes of its pairs (2, references, pairs):
+    exact, and normalised (0 if there is only punctuation).
 
-    Attributes:
-        shard: of any set.
+    Args:
         sides: the names of its streams.
         languages: source and target.
+    Returns: by side, lines in another script than the side's, and lines that are the same as the
+        source, not blank.
     """
-
-    shard: Shard
-    sides: tuple[str, ...]
-    languages: tuple[str, str]
-
-    def __call__(self, work: Path, index: int) -> Outcome:
-        """Write the hashes (2, references, pairs): exact, and normalised (0 if there is only
-        punctuation).
-
-        Returns: by side, foreign lines, and lines that are the same as the source, not blank.
-        """
-        finders = {side: ForeignLines(self.languages[side != "src"]) for side in self.sides}
-        foreign = dict.fromkeys(self.sides, 0)
-        identical = dict.fromkeys(self.sides[1:], 0)
-        hashes = []
-        for chunk in self.shard.chunks():
-            for (side, finder), text in zip(finders.items(), chunk, strict=True):
-                foreign[side] += finder.count(text)
-            src, *references = map(tidy_lines, chunk)
-            plain_src, *plain = (normalised(text).split(b"\n")[:-1] for text in chunk)
-            of_chunk = []
-            for side, tgt, plain_tgt in zip(self.sides[1:], references, plain, strict=True):
-                identical[side] += sum(a == b != b"" for a, b in zip(src, tgt, strict=True))
-                folded = pair_hashes(plain_src, plain_tgt).copy()
-                folded[[not (a or b) for a, b in zip(plain_src, plain_tgt, strict=True)]] = 0
-                of_chunk.append(np.stack([pair_hashes(src, tgt), folded]))
-            hashes.append(np.stack(of_chunk, axis=1))
-        path = hashes_path(work, index)
-        files.write_array(path, np.concatenate(hashes, axis=2))
-        return {"identical": identical, "foreign": foreign}, [path]
+    finders = {side: ForeignLines(languages[side != "src"]) for side in sides}
+    foreign = dict.fromkeys(sides, 0)
+    identical = dict.fromkeys(sides[1:], 0)
+    hashes = []
+    for chunk in shard.chunks():
+        for (side, finder), text in zip(finders.items(), chunk, strict=True):
+            foreign[side] += finder.count(text)
+        src, *references = map(tidy_lines, chunk)
+        plain_src, *plain = (normalised(text).split(b"\n")[:-1] for text in chunk)
+        of_chunk = []
+        for side, tgt, plain_tgt in zip(sides[1:], references, plain, strict=True):
+            identical[side] += sum(a == b != b"" for a, b in zip(src, tgt, strict=True))
+            folded = pair_hashes(plain_src, plain_tgt).copy()
+            folded[[not (a or b) for a, b in zip(plain_src, plain_tgt, strict=True)]] = 0
+            of_chunk.append(np.stack([pair_hashes(src, tgt), folded]))
+        hashes.append(np.stack(of_chunk, axis=1))
+    path = hashes_path(work, index)
+    files.write_array(path, np.concatenate(hashes, axis=2))
+    return {"identical": identical, "foreign": foreign}, [path]
 
 
 def hashes_path(work: Path, index: int) -> Path:
@@ -101,76 +93,74 @@ def hashes_path(work: Path, index: int) -> Path:
     return work / "survey" / f"{index:05}.hashes.npy"
 
 
-@dataclass(frozen=True)
-class CompareHashes:
-    """Compares the pairs whose hash is in one of equal ranges.
+def compare_hashes(
+    work: Path,
+    index: int,
+    step: str,
+    parts: int,
+    train: int,
+    held_out: tuple[range, ...],
+    settings: PrepSettings,
+) -> Outcome:
+    """Compare the pairs whose hash is in one of equal ranges, and write the numbers of the training
+    pairs that the settings drop, by reason.
 
-    Attributes:
+    Args:
         step: the folder of the results in the work folder.
         parts: how many ranges there are.
         train: shards of the training text, the first of those surveyed.
         held_out: for each dev or test set its shards among those surveyed.
-        deduplicate, drop_overlap: of the settings.
+    Returns: duplicates; for each dev or test set the rows with a pair that training has, exactly
+        and normalised.
     """
-
-    step: str
-    parts: int
-    train: int
-    held_out: tuple[range, ...]
-    deduplicate: bool
-    drop_overlap: str
-
-    def __call__(self, work: Path, index: int) -> Outcome:
-        """Write the numbers of the training pairs that the settings drop, by reason.
-
-        Returns: duplicates; for each dev or test set the rows with a pair that training has,
-            exactly and normalised.
-        """
-        train = [self._part(work, range(self.train), kind, index) for kind in (0, 1)]
-        held_out = [
-            [self._part(work, shards, kind, index, text_only=True) for kind in (0, 1)]
-            for shards in self.held_out
+    # the last hash of the range, because the first of the next one may be 2 ** 64
+    of_part = np.uint64((index << 64) // parts), np.uint64(((index + 1 << 64) // parts) - 1)
+    ours = [_hashes_between(work, range(train), kind, *of_part) for kind in (0, 1)]
+    others = [
+        [_hashes_between(work, shards, kind, *of_part, text_only=True) for kind in (0, 1)]
+        for shards in held_out
+    ]
+    overlap = [
+        [
+            np.unique(rows[np.isin(hashes, known)]).tolist()
+            for (hashes, rows), (known, _) in zip(pairs, ours, strict=True)
         ]
-        overlap = [
-            [
-                np.unique(rows[np.isin(ours, theirs)]).tolist()
-                for (ours, rows), (theirs, _) in zip(pairs, train, strict=True)
-            ]
-            for pairs in held_out
-        ]
-        exact, rows = train[0]
-        first = np.unique(exact, return_index=True)[1]
-        dropped = {}
-        if self.drop_overlap != "none":
-            kind = int(self.drop_overlap == "normalised")
-            theirs = np.concatenate([pairs[kind][0] for pairs in held_out])
-            ours, places = train[kind]
-            dropped[LEAKED] = places[np.isin(ours, theirs)]
-        if self.deduplicate:
-            dropped[REPEATED] = np.delete(rows, first)
-        paths = [work / self.step / f"{index:05}.{reason}.npy" for reason in dropped]
-        for path, numbers in zip(paths, dropped.values(), strict=True):
-            files.write_array(path, np.sort(numbers))
-        return {"duplicates": len(exact) - len(first), "overlap": overlap}, paths
+        for pairs in others
+    ]
+    exact, rows = ours[0]
+    first = np.unique(exact, return_index=True)[1]
+    dropped = {}
+    if settings.drop_overlap != "none":
+        kind = int(settings.drop_overlap == "normalised")
+        hashes, places = ours[kind]
+        leaked = np.isin(hashes, np.concatenate([pairs[kind][0] for pairs in others]))
+        dropped[LEAKED] = places[leaked]
+    if settings.deduplicate:
+        dropped[REPEATED] = np.delete(rows, first)
+    paths = [work / step / f"{index:05}.{reason}.npy" for reason in dropped]
+    for path, numbers in zip(paths, dropped.values(), strict=True):
+        files.write_array(path, np.sort(numbers))
+    return {"duplicates": len(exact) - len(first), "overlap": overlap}, paths
 
-    def _part(
-        self, work: Path, shards: range, kind: int, part: int, text_only: bool = False
-    ) -> tuple[Hashes, Ints]:
-        """Return the hashes in the range of the task, and the rows that have them."""
-        low = np.uint64((part << 64) // self.parts)
-        high = np.uint64(((part + 1 << 64) // self.parts) - 1)
-        hashes = [np.zeros(0, np.uint64)]
-        rows = [np.zeros(0, np.int64)]
-        before = 0
-        for shard in shards:
-            both = np.load(hashes_path(work, shard), "r", allow_pickle=False)
-            inside = (both[kind] >= low) & (both[kind] <= high)
-            if text_only:
-                inside &= both[1] != 0
-            hashes.append(both[kind][inside])
-            rows.append(before + np.nonzero(inside)[1])
-            before += both.shape[2]
-        return np.concatenate(hashes), np.concatenate(rows)
+
+def _hashes_between(
+    work: Path, shards: range, kind: int, low: np.uint64, high: np.uint64, text_only: bool = False
+) -> tuple[Hashes, Ints]:
+    """Return the hashes of some shards in a range, both ends included, and the rows that have
+    them.
+    """
+    hashes = [np.zeros(0, np.uint64)]
+    rows = [np.zeros(0, np.int64)]
+    before = 0
+    for shard in shards:
+        both = np.load(hashes_path(work, shard), "r", allow_pickle=False)
+        inside = (both[kind] >= low) & (both[kind] <= high)
+        if text_only:
+            inside &= both[1] != 0
+        hashes.append(both[kind][inside])
+        rows.append(before + np.nonzero(inside)[1])
+        before += both.shape[2]
+    return np.concatenate(hashes), np.concatenate(rows)
 
 
 def overlaps(values: Sequence[files.JsonObject]) -> list[list[int]]:

@@ -163,20 +163,10 @@ def _parts(stream: Sequence[TextFile], first: int, last: int) -> Iterator[Lines]
         before += text.lines
 
 
-@dataclass(frozen=True)
-class Unpack:
-    """Writes a compressed text file as plain text.
-
-    Attributes:
-        path: the compressed file.
-    """
-
-    path: Path
-
-    def __call__(self, work: Path, index: int) -> Outcome:
-        """Write plain/INDEX.txt."""
-        plain = work / "plain" / f"{index:05}.txt"
-        with files.writing(plain, "wb", durable=False) as out:
-            for block in files.line_blocks(self.path, size=MARK_EVERY):
-                out.writelines(block)
-        return {}, [plain]
+def unpack(work: Path, index: int, path: Path) -> Outcome:
+    """Write a compressed text file as plain text: plain/INDEX.txt."""
+    plain = work / "plain" / f"{index:05}.txt"
+    with files.writing(plain, "wb", durable=False) as out:
+        for block in files.line_blocks(path, size=MARK_EVERY):
+            out.writelines(block)
+    return {}, [plain]

@@ -18,17 +18,17 @@ from nmtkit.data.documents import documents_file
 from nmtkit.errors import DataError
 from nmtkit.parallel import memory_bytes
 from nmtkit.prep.check import Inputs, inspect
-from nmtkit.prep.clean import CleanShard, Reasons
-from nmtkit.prep.encode import EncodeSet, EncodeShard, encoded_rows
+from nmtkit.prep.clean import Reasons, clean_shard
+from nmtkit.prep.encode import encode_set, encode_shard, encoded_rows
 from nmtkit.prep.engines import Engine
-from nmtkit.prep.lookup import LearnModels
-from nmtkit.prep.parse_spans import CutSpans, Stanza, check_parses, parse_text, sum_of_outcomes
-from nmtkit.prep.repeats import CompareHashes, Survey, overlaps
+from nmtkit.prep.lookup import learn_models
+from nmtkit.prep.parse_spans import Stanza, check_parses, cut_spans, parse_text, sum_of_outcomes
+from nmtkit.prep.repeats import compare_hashes, overlaps, survey_shard
 from nmtkit.prep.request import Request
-from nmtkit.prep.shards import SetShards, Shard, TextFile, Unpack, cut, shard_rows
+from nmtkit.prep.shards import SetShards, Shard, TextFile, cut, shard_rows, unpack
 from nmtkit.prep.sums import by_frequency
 from nmtkit.prep.tasks import Fact, Runner, Task, total
-from nmtkit.prep.word_table import MergeWords
+from nmtkit.prep.word_table import merge_words
 from nmtkit.prep.work import GIVEN, OUT
 from nmtkit.records import Overlap, Repeats, TextRecipe
 from nmtkit.text.side import RULES, TextSide
@@ -106,7 +106,7 @@ class Steps:
         packed = [path for path in paths if path.suffix in files.COMPRESSED]
         names = {path: self.work / "plain" / f"{i:05}.txt" for i, path in enumerate(packed)}
         tasks = [
-            Task("plain", i, Unpack(path.absolute()), self.inputs.lines([path]))
+            Task("plain", i, self.inputs.lines([path]), unpack, (path.absolute(),))
             for i, path in enumerate(packed)
         ]
         self.runner.run("decompressing", tasks)
@@ -117,12 +117,11 @@ class Steps:
 
     def survey(self, shards: SetShards) -> list[Fact]:
         """Hash the pairs of all sets."""
-        surveys = [
-            Survey(shard, tuple(text.sides), self.languages)
-            for text in self.corpus.sets
-            for shard in shards[text.name]
+        parts = [(shard, tuple(t.sides)) for t in self.corpus.sets for shard in shards[t.name]]
+        tasks = [
+            Task("survey", index, shard.rows, survey_shard, (shard, sides, self.languages))
+            for index, (shard, sides) in enumerate(parts)
         ]
-        tasks = [Task("survey", i, survey, survey.shard.rows) for i, survey in enumerate(surveys)]
         return self.runner.run_timed("find repeated pairs", "finding repeated pairs", tasks)
 
     def compare(self, shards: SetShards, surveyed: Sequence[Fact]) -> tuple[Repeats, str]:
@@ -130,17 +129,16 @@ class Steps:
 
         Returns: the counts, and the folder with those that are dropped ("": none).
         """
-        settings = self.settings
         sizes = [len(part) for part in shards.values()]
         ends = itertools.accumulate(sizes)
         held_out = tuple(range(*pair) for pair in itertools.pairwise(ends))
         rows = sum(shard.rows for shard in shards["train"])
         parts = self._parts(16 * rows)
         step = f"repeats.{parts}"
-        compare = CompareHashes(
-            step, parts, sizes[0], held_out, settings.deduplicate, settings.drop_overlap
-        )
-        tasks = [Task(step, part, compare, rows // parts) for part in range(parts)]
+        arguments = step, parts, sizes[0], held_out, self.settings
+        tasks = [
+            Task(step, part, rows // parts, compare_hashes, arguments) for part in range(parts)
+        ]
         values = [fact.value for fact in self.runner.run("comparing pairs", tasks)]
         repeats = Repeats(
             duplicates=sum(value["duplicates"] for value in values),
@@ -161,7 +159,7 @@ class Steps:
         """Clean the training text, without the pairs in the folder `dropped` (empty: all)."""
         of_corpus = self.languages, self.settings, dropped
         tasks = [
-            Task("clean", shard.index, CleanShard(shard, *of_corpus), shard.rows)
+            Task("clean", shard.index, shard.rows, clean_shard, (shard, *of_corpus))
             for shard in shards
         ]
         return self.runner.run_timed("tidy, tokenize, clean, count", "tokenizing", tasks)
@@ -176,15 +174,16 @@ class Steps:
         )
         parts = self._parts(size)
         step = f"merge.{parts}"
-        merge = MergeWords(step, parts, len(cleaned))
-        self.runner.run("counting words", [Task(step, part, merge, 1) for part in range(parts)])
+        arguments = step, parts, len(cleaned)
+        tasks = [Task(step, part, 1, merge_words, arguments) for part in range(parts)]
+        self.runner.run("counting words", tasks)
         return step, parts
 
     def learn(self, merged: tuple[str, int]) -> Fact:
         """Learn truecasers, subwords and vocabularies, here."""
         start = time.perf_counter()
-        learn = LearnModels(*merged, self.languages, self.settings, self.jobs)
-        fact = self.runner.run_here(Task("learn", 0, learn, 0))
+        arguments = *merged, self.languages, self.settings, self.jobs
+        fact = self.runner.run_here(Task("learn", 0, 0, learn_models, arguments))
         self.runner.models = fact.checksum()
         if max(fact.value["vocabularies"]) == len(SPECIALS):
             hint = f"no word occurs {self.settings.min_frequency} times: lower it"
@@ -206,7 +205,8 @@ class Steps:
         """Encode the training text; return its entry of the manifest, and all dropped pairs."""
         limits = max(learnt.value["vocabularies"]), self.settings.max_subwords
         tasks = [
-            Task("encode", shard.index, EncodeShard(shard, *limits), shard.rows) for shard in shards
+            Task("encode", shard.index, shard.rows, encode_shard, (shard, *limits))
+            for shard in shards
         ]
         encoded = self.runner.run_timed("truecase, segment, encode", "encoding", tasks)
         facts = total(fact.value for fact in encoded)
@@ -233,8 +233,8 @@ class Steps:
         tasks = []
         for number, text in enumerate(self.corpus.sets[1:]):
             (shard,) = shards[text.name]
-            encode = EncodeSet(shard, text.name, tuple(text.sides))
-            tasks.append(Task("sets", number, encode, shard.rows))
+            arguments = shard, text.name, tuple(text.sides)
+            tasks.append(Task("sets", number, shard.rows, encode_set, arguments))
         facts = self.runner.run_timed("dev and test sets", "encoding dev and test sets", tasks)
         return [
             {
@@ -280,7 +280,7 @@ class Steps:
         streams = [[self.plain[path] for path in text.src], [trees]]
         of_set = text.name, text.split == "train"
         tasks = [
-            Task(f"spans.{text.name}", shard.index, CutSpans(shard, *of_set), shard.rows)
+            Task(f"spans.{text.name}", shard.index, shard.rows, cut_spans, (shard, *of_set))
             for shard in cut(streams, shards[0].rows)
         ]
         stage, label = f"phrases of {text.name}", f"parses of {text.name}"

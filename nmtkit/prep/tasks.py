@@ -106,9 +106,10 @@ class Task:
     Attributes:
         step: the step it belongs to, and the folder of its fact.
         index: its number in the step.
-        function: called with the work folder and the index; returns what it found, and the files
-            that it wrote. It may run again, in another process: then it writes the same files.
         lines: its share of the step, for the progress.
+        function: called with the work folder, the index and the arguments; returns what it found,
+            and the files that it wrote. It may run again, in another process: then it writes the
+            same files.
         key: of the work (`work.work_key`), for what a process keeps in memory.
         models: checksum of the models that it reads, for a task after learning.
         version: of the nmtkit that asks for it.
@@ -116,8 +117,9 @@ class Task:
 
     step: str
     index: int
-    function: Callable[[Path, int], Outcome]
     lines: int
+    function: Callable[..., Outcome]
+    arguments: tuple[Any, ...] = ()
     key: str = ""
     models: str = ""
     version: str = nmtkit.__version__
@@ -180,7 +182,7 @@ def perform(work: Path, task: Task) -> Fact:
     collecting = gc.isenabled()
     gc.disable()  # there are no cycles to find, but millions of objects to walk through
     try:
-        value, paths = task.function(work, task.index)
+        value, paths = task.function(work, task.index, *task.arguments)
     except FileNotFoundError as error:
         raise EnvironmentProblem(
             f"a worker on {socket.gethostname()} does not see {error.filename}",

@@ -156,32 +156,25 @@ def merged(tables: Sequence[WordTable]) -> WordTable:
     return WordTable(result, joined(table.text, starts[groups], lengths[groups]))
 
 
-@dataclass(frozen=True)
-class MergeWords:
-    """Adds up the words of all shards whose hash is in one of equal ranges.
+def merge_words(work: Path, index: int, step: str, parts: int, shards: int) -> Outcome:
+    """Add up the words of all shards whose hash is in one of equal ranges; write the table of each
+    side.
 
-    Attributes:
+    Args:
         step: the folder of the results in the work folder.
         parts: how many ranges there are.
         shards: how many shards were cleaned.
     """
-
-    step: str
-    parts: int
-    shards: int
-
-    def __call__(self, work: Path, index: int) -> Outcome:
-        """Write the table of each side."""
-        for shard in range(index, self.shards, self.parts):  # each shard is checked by one task
-            read_fact(work, "clean", shard)
-        paths = []
-        for side in SIDES:
-            tables = [
-                WordTable.load(work / "clean" / f"{shard:05}.{side}").part(index, self.parts)
-                for shard in range(self.shards)
-            ]
-            paths += merged(tables).save(work / self.step / f"{index:05}.{side}")
-        return {}, paths
+    for shard in range(index, shards, parts):  # each shard is checked by one task
+        read_fact(work, "clean", shard)
+    paths = []
+    for side in SIDES:
+        tables = [
+            WordTable.load(work / "clean" / f"{shard:05}.{side}").part(index, parts)
+            for shard in range(shards)
+        ]
+        paths += merged(tables).save(work / step / f"{index:05}.{side}")
+    return {}, paths
 
 
 @dataclass(frozen=True)

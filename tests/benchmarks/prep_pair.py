@@ -20,12 +20,12 @@ from arguments import parser
 
 from nmtkit.prep import tasks
 from nmtkit.prep.check import inspect
-from nmtkit.prep.clean import CleanShard
-from nmtkit.prep.encode import EncodeShard
-from nmtkit.prep.lookup import LearnModels
-from nmtkit.prep.repeats import Survey
-from nmtkit.prep.shards import Unpack, cut
-from nmtkit.prep.word_table import MergeWords
+from nmtkit.prep.clean import clean_shard
+from nmtkit.prep.encode import encode_shard
+from nmtkit.prep.lookup import learn_models
+from nmtkit.prep.repeats import survey_shard
+from nmtkit.prep.shards import cut, unpack
+from nmtkit.prep.word_table import merge_words
 from nmtkit.records import TextRecipe
 from nmtkit.settings import PrepSettings
 from nmtkit.text.side import RULES
@@ -54,12 +54,12 @@ def main() -> None:
         (work / "out").mkdir()
         (work / "given").mkdir()
         recipe.write(work / "out" / "manifest.json")
-        steps: list[tuple[str, Callable[[Path, int], Any]]] = [
-            ("survey", Survey(shard, ("src", "ref"), languages)),
-            ("clean", CleanShard(shard, languages, settings)),
-            ("merge", MergeWords("merge", 1, 1)),
-            ("learn", LearnModels("merge", 1, languages, settings, 1)),
-            ("encode", EncodeShard(shard, 1 << 14, settings.max_subwords)),
+        steps: list[tuple[str, Callable[..., Any], tuple[Any, ...]]] = [
+            ("survey", survey_shard, (shard, ("src", "ref"), languages)),
+            ("clean", clean_shard, (shard, languages, settings)),
+            ("merge", merge_words, ("merge", 1, 1)),
+            ("learn", learn_models, ("merge", 1, languages, settings, 1)),
+            ("encode", encode_shard, (shard, 1 << 14, settings.max_subwords)),
         ]
         print(
             f"{pairs:,} pairs; processor microseconds a pair; read and check: {checked * 1e6:.2f}"
@@ -67,17 +67,17 @@ def main() -> None:
         packed = work / "packed.gz"
         packed.write_bytes(gzip.compress(args.files[0].read_bytes()))
         start = time.process_time()
-        Unpack(packed)(work, 0)
+        unpack(work, 0, packed)
         lines_a_second = pairs / (time.process_time() - start)
         print(f"unpack .gz: {lines_a_second:,.0f} lines a second and file")
         for path in (packed, work / "plain" / "00000.txt"):
             path.unlink()
         totals, learning = [0.0] * args.rounds, 0.0
-        for step, function in steps:
+        for step, function, arguments in steps:
             spent = []
             for _ in range(1 if step == "learn" else args.rounds):
                 start = time.process_time()
-                tasks.perform(work, tasks.Task(step, 0, function, pairs))
+                tasks.perform(work, tasks.Task(step, 0, pairs, function, arguments))
                 spent.append((time.process_time() - start) / pairs * 1e6)
             print(f"{step}: {', '.join(f'{value:.1f}' for value in spent)}", flush=True)
             if step == "learn":

@@ -1,8 +1,9 @@
 import contextlib
+import functools
 
 import pytest
 
-from nmtkit.prep import check, learn, shards, stage, steps
+from nmtkit.prep import check, clean, learn, shards, stage, steps
 
 
 @pytest.fixture
@@ -24,3 +25,10 @@ def shards_made_small():
         patch.setattr(stage, "FEW_LINES", 0)
         patch.setattr(learn, "WORDS_PER_CHUNK", 10)
         yield
+
+
+def replace_cleaning(monkeypatch, function):
+    """Let this process and its workers clean shards by another function, found by its name."""
+    replaced = functools.wraps(clean.clean_shard)(function)
+    for module in (clean, steps):
+        monkeypatch.setattr(module, "clean_shard", replaced)

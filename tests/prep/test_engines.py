@@ -20,7 +20,8 @@ import pytest
 import nmtkit
 from nmtkit.errors import ConfigError, DataError, EnvironmentProblem
 from nmtkit.prep import engines, shards, tasks
-from nmtkit.prep.clean import CleanShard
+from nmtkit.prep.clean import clean_shard
+from tests.prep.conftest import replace_cleaning
 from tests.prep.corpora import own_files, pairs, prepare
 from tests.prep.test_resume import contents
 from tests.refused import refused
@@ -57,24 +58,21 @@ def test_a_users_executor(tmp_path, text, expected):
 
 
 def test_a_local_worker_is_killed(tmp_path, text, monkeypatch, expected):
-    clean, marker = CleanShard.__call__, tmp_path / "killed"
+    marker = tmp_path / "killed"
 
-    def dies(task, work, index):
+    def dies(work, index, *others):
         if index == 3 and not marker.exists():
             marker.touch()
             os.kill(os.getpid(), signal.SIGKILL)
-        return clean(task, work, index)
+        return clean_shard(work, index, *others)
 
-    monkeypatch.setattr(CleanShard, "__call__", dies)
+    replace_cleaning(monkeypatch, dies)
     assert contents(prepare(tmp_path, text, "run", SETTINGS, jobs=2)) == expected
     assert marker.exists()
 
 
 def test_a_worker_that_is_killed_again_and_again(tmp_path, text, monkeypatch):
-    def dies(task, work, index):
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    monkeypatch.setattr(CleanShard, "__call__", dies)
+    replace_cleaning(monkeypatch, lambda *arguments: os.kill(os.getpid(), signal.SIGKILL))
     with pytest.raises(EnvironmentProblem, match="killed 3 times in step clean") as caught:
         prepare(tmp_path, text, "run", SETTINGS, jobs=2)
     assert "fewer --jobs" in caught.value.hint
@@ -344,13 +342,11 @@ def test_an_engine_that_is_not_installed(tmp_path, text, monkeypatch, engine, mo
 
 
 def test_a_worker_that_does_not_see_the_work_folder(tmp_path, text, monkeypatch):
-    clean = CleanShard.__call__
-
-    def elsewhere(task, work, index):
+    def elsewhere(work, *others):
         shutil.move(work / "work.json", tmp_path / "away")
-        return clean(task, work, index)
+        return clean_shard(work, *others)
 
-    monkeypatch.setattr(CleanShard, "__call__", elsewhere)
+    replace_cleaning(monkeypatch, elsewhere)
     caught = refused(
         EnvironmentProblem, "does not see the work folder", prepare, tmp_path, text, "run", SETTINGS
     )

@@ -18,7 +18,7 @@ from nmtkit.data.batches import collate
 from nmtkit.data.store import Store, spans_files
 from nmtkit.errors import ConfigError, DataError, EnvironmentProblem
 from nmtkit.prep.check import inspect
-from nmtkit.prep.parse_spans import CutSpans, Stanza
+from nmtkit.prep.parse_spans import Stanza, cut_spans
 from nmtkit.prep.shards import cut
 from nmtkit.prep.trees import Unusable, parse_phrases, read_tree
 from nmtkit.score.translations import described, without_parses
@@ -267,7 +267,7 @@ def test_trees_of_another_text_are_refused(tmp_path, options):
     (shard,) = cut(streams, 15)
     shutil.copytree(run.prep, tmp_path / "out")
     with pytest.raises(DataError, match="files changed while they were read") as caught:
-        CutSpans(shard, "news", train=False)(tmp_path, 0)
+        cut_spans(tmp_path, 0, shard, "news", train=False)
     assert "run prep again" in caught.value.hint
 
 

@@ -16,14 +16,14 @@ import pytest
 from nmtkit.errors import ConfigError, DataError, EnvironmentProblem
 from nmtkit.locks import locked
 from nmtkit.prep import tasks
-from nmtkit.prep.clean import CleanShard
+from nmtkit.prep.clean import clean_shard
 from nmtkit.prep.plan import Plan
 from nmtkit.prep.tasks import Damaged, read_fact
 from nmtkit.prep.work import WORK_RECORD, work_folder
 from nmtkit.run import Run
 from tests import ROOT
 from tests.manifests import read_json
-from tests.prep.conftest import shards_made_small
+from tests.prep.conftest import replace_cleaning, shards_made_small
 from tests.prep.corpora import own_files, pairs, prepare, write
 from tests.refused import refused
 
@@ -266,13 +266,13 @@ def test_paths_do_not_depend_on_the_folder_of_a_worker(tmp_path, monkeypatch):
     files = {
         n: tuple(Path("in") / f"{n}.{side}" for side in ("en", "de")) for n in ("train", "dev")
     }
-    clean, seen = CleanShard.__call__, []
+    seen = []
 
-    def watched(task, work, index):
-        seen.append((work, *(lines.path for stream in task.shard.streams for lines in stream)))
-        return clean(task, work, index)
+    def watched(work, index, shard, *others):
+        seen.append((work, *(lines.path for stream in shard.streams for lines in stream)))
+        return clean_shard(work, index, shard, *others)
 
-    monkeypatch.setattr(CleanShard, "__call__", watched)
+    replace_cleaning(monkeypatch, watched)
     prepare(Path(), files, "run", ["merges=20"])
     assert seen and all(path.is_absolute() for paths in seen for path in paths)
 
@@ -371,7 +371,7 @@ def test_jobs_of_an_array(tmp_path, small_shards, capsys):
 
 def test_text_of_a_job_that_failed_or_was_killed_is_removed(tmp_path, text, monkeypatch):
     array = {"size": 100, "shards": 2, "shard": 0}
-    monkeypatch.setattr(CleanShard, "__call__", lambda task, work, index: 1 / 0)
+    replace_cleaning(monkeypatch, lambda *arguments: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         prepare(tmp_path, text, "run", SETTINGS[:1], **array)
     work = tmp_path / "run" / "prep-work"

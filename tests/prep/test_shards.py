@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from nmtkit.errors import DataError
 from nmtkit.prep import check, shards
 from nmtkit.prep.check import inspect
-from nmtkit.prep.shards import Unpack, cut, shard_rows
+from nmtkit.prep.shards import cut, shard_rows, unpack
 
 LINES = st.lists(
     st.binary(max_size=9).map(lambda b: b.replace(b"\n", b"")), min_size=1, max_size=40
@@ -63,7 +63,7 @@ def test_compressed_text_is_read_from_its_middle(tmp_path):
     lines = [f"line {number}".encode() for number in range(5000)]
     (tmp_path / "a.gz").write_bytes(gzip.compress(b"\n".join(lines)))
     facts = inspect(tmp_path / "a.gz", strict=True)
-    _, (plain,) = Unpack(tmp_path / "a.gz")(tmp_path, 3)
+    _, (plain,) = unpack(tmp_path, 3, tmp_path / "a.gz")
     assert plain == tmp_path / "plain" / "00003.txt"
     last = cut([[facts.text_file(plain)]], 1500)[-1]
     assert b"".join(chunk[0] for chunk in last.chunks()).split(b"\n")[:-1] == lines[4500:]
