@@ -232,7 +232,7 @@ def separable_forms(verb: Verb) -> Iterator[tuple[str, list[str]]]:
         yield form, present
     for form in (en.finite[3], en.participle):
         yield form, [*past, de.participle]
-    yield en.base, [de.infinitive, de.zu, *present, *past]  # "did not look up": schlug ... nach
+    yield en.base, [de.zu, *past]  # "did not look up": schlug ... nach
     yield en.ing, present + past
 
 

@@ -12,8 +12,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-import numpy as np
-
 from nmtkit import console, files
 from nmtkit.corpora.corpus import SetFiles
 from nmtkit.corpora.document_starts import read_starts
@@ -49,26 +47,6 @@ FORMATS = re.compile(rb"\s*</?(doc|seg|tuv?|tmx|xliff|trans-unit|unit|\?xml|!DOC
 """A tag of a format of corpora."""
 
 
-@dataclass(frozen=True)
-class Facts:
-    """What an input file was when it was read."""
-
-    sha256: str
-    lines: int
-    size: int
-    mtime_ns: int
-    marks: list[int] = field(repr=False)
-    """Byte of every MARK_EVERY-th line of the text."""
-
-    def text_file(self, plain: Path) -> TextFile:
-        """Return the text, which is in the file `plain`, so that shards can be cut from it."""
-        return TextFile(plain, self.lines, np.array(self.marks, np.int64))
-
-    def as_json(self) -> files.JsonObject:
-        """Return the facts for the manifest."""
-        return {key: value for key, value in vars(self).items() if key != "marks"}
-
-
 @dataclass
 class Inputs:
     """The files of a corpus, each read and checked once.
@@ -82,7 +60,7 @@ class Inputs:
 
     strict: bool
     temporary: Path
-    facts: dict[Path, Facts] = field(default_factory=dict)
+    facts: dict[Path, TextFile] = field(default_factory=dict)
 
     def lines(self, paths: Sequence[Path]) -> int:
         """Return the lines of several files together."""
@@ -174,7 +152,7 @@ class Inputs:
             )
 
 
-def inspect(path: Path, strict: bool) -> Facts:
+def inspect(path: Path, strict: bool) -> TextFile:
     """Read a text file once: its checksum, its lines, and whether it is UTF-8.
 
     Args:
@@ -207,7 +185,7 @@ def inspect(path: Path, strict: bool) -> Facts:
     if returns > 2 * lines:
         hint = "end lines in LF: tr '\\r' '\\n' converts them"
         raise DataError(f"the lines of {path.name} end in CR (\\r)", path, hint)
-    return Facts(files.sha256(path), lines, status.st_size, status.st_mtime_ns, marks)
+    return TextFile(files.sha256(path), lines, status.st_size, status.st_mtime_ns, path, marks)
 
 
 @dataclass(frozen=True)

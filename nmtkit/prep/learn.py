@@ -181,10 +181,19 @@ def _bpe(
 ) -> tuple[list[Segmented], dict[str, int]]:
     """Segment the words of both sides with merges, which are learnt if there are none."""
     codes = [folder / name for name in _names("codes", "bpe", settings)]
-    if codes[0].exists():
-        by_file = _read_merges(words, codes, jobs)
-    else:
-        by_file = _learn_merges(words, settings, codes)
+    by_file = []
+    for side, counts, path in zip(words, _counts(words, settings), codes, strict=False):
+        if path.exists():
+            given = _split(side, range(len(side.words)), functools.partial(Bpe, path), jobs)
+            pieces = replace(Segmented.whole(side.words).changed(given), merges=Bpe(path).merges)
+        else:
+            pieces = learn_bpe(side.words, counts, settings.merges, path)
+            if pieces.merges < settings.merges:
+                console.say(
+                    f"BPE: learned {pieces.merges:,} of {settings.merges:,} merges; the corpus has"
+                    " no more"
+                )
+        by_file.append(pieces)
     keys = ["merges"] if settings.joint_vocab else [f"{side}_merges" for side in SIDES]
     merges = {key: pieces.merges for key, pieces in zip(keys, by_file, strict=True)}
     shared = len(SIDES) // len(codes)  # 2 if the sides share one codes file
@@ -194,33 +203,6 @@ def _bpe(
         for name, side, pieces, path in sides
     ]
     return segmented, merges
-
-
-def _learn_merges(
-    words: Sequence[SideWords], settings: PrepSettings, codes: Sequence[Path]
-) -> list[Segmented]:
-    """Learn merges for each codes file, and return the words as they segment them."""
-    learnt = [
-        learn_bpe(side.words, counts, settings.merges, path)
-        for side, counts, path in zip(words, _counts(words, settings), codes, strict=False)
-    ]
-    for pieces in learnt:
-        if pieces.merges < settings.merges:
-            console.say(
-                f"BPE: learned {pieces.merges:,} of {settings.merges:,} merges; the corpus has no"
-                " more"
-            )
-    return learnt
-
-
-def _read_merges(words: Sequence[SideWords], codes: Sequence[Path], jobs: int) -> list[Segmented]:
-    """Return the words as the merges of each codes file segment them."""
-    result = []
-    for side, path in zip(words[: len(codes)], codes, strict=True):
-        whole = Segmented.whole(side.words)
-        pieces = _split(side, range(len(side.words)), functools.partial(Bpe, path), jobs)
-        result.append(replace(whole.changed(pieces), merges=Bpe(path).merges))
-    return result
 
 
 def _counts(words: Sequence[SideWords], settings: PrepSettings) -> list[Ints]:

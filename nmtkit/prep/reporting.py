@@ -35,8 +35,7 @@ def report(run: Run, manifest: Manifest) -> None:
         _report_set(run, text, given)
     if manifest.repeats:
         _report_repeats(manifest.repeats)
-    _report_identical(manifest)
-    _report_scripts(manifest)
+    _report_lines(manifest)
     _report_documents(manifest.sets)
     dropped = manifest.cleaning.dropped
     gaps = sum(dropped[reason]["pairs"] for reason in (HELD_OUT, DUPLICATE) if reason in dropped)
@@ -85,8 +84,10 @@ def _report_repeats(repeats: Repeats) -> None:
             )
 
 
-def _report_identical(manifest: Manifest) -> None:
-    """Warn of sets whose source and target are the same."""
+def _report_lines(manifest: Manifest) -> None:
+    """Warn of sets whose source and target are the same, of lines in another script than their
+    language's, and of a vocabulary of two scripts.
+    """
     for text in manifest.sets:
         lines = manifest.cleaning.pairs_in if text.split == "train" else text.lines
         for side, count in text.identical.items():
@@ -97,12 +98,6 @@ def _report_identical(manifest: Manifest) -> None:
                     f" of the pairs ({count:,} of {lines:,}): is one file given for both sides, or"
                     " a file of the wrong language?"
                 )
-
-
-def _report_scripts(manifest: Manifest) -> None:
-    """Warn of lines in another script than their language's, and of a vocabulary of two scripts."""
-    for text in manifest.sets:
-        lines = manifest.cleaning.pairs_in if text.split == "train" else text.lines
         for side, count in text.foreign.items():
             if count >= MANY_FOREIGN * lines:
                 name, lang = ("source", manifest.src) if side == "src" else ("target", manifest.tgt)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from nmtkit import files
-from nmtkit.arrays import Ints
 from nmtkit.errors import DataError
 from nmtkit.prep.tasks import Outcome
 
@@ -112,17 +111,20 @@ SetShards = dict[str, list[Shard]]
 
 @dataclass(frozen=True)
 class TextFile:
-    """A text file that was read once.
+    """What a text file was when it was read."""
 
-    Attributes:
-        path: the file, not compressed.
-        lines: how many it has.
-        marks: byte of every MARK_EVERY-th line.
-    """
-
-    path: Path
+    sha256: str
     lines: int
-    marks: Ints
+    size: int
+    mtime_ns: int
+    plain: Path = field(repr=False)
+    """The file, or its text if it is compressed, so that shards can be cut from it."""
+    marks: list[int] = field(repr=False)
+    """Byte of every MARK_EVERY-th line of the text."""
+
+    def as_json(self) -> files.JsonObject:
+        """Return the facts for the manifest."""
+        return {key: value for key, value in vars(self).items() if key not in {"plain", "marks"}}
 
 
 def shard_rows(total: int, wanted: int) -> int:
@@ -159,7 +161,7 @@ def _parts(stream: Sequence[TextFile], first: int, last: int) -> Iterator[Lines]
         begin, end = max(first - before, 0), min(last - before, text.lines)
         if begin < end:
             mark, skip = divmod(begin, MARK_EVERY)
-            yield Lines(text.path, int(text.marks[mark]), skip, end - begin)
+            yield Lines(text.plain, text.marks[mark], skip, end - begin)
         before += text.lines
 
 

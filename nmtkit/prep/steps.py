@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -111,7 +111,7 @@ class Steps:
         ]
         self.runner.run("decompressing", tasks)
         return {
-            path: self.inputs.facts[path].text_file(names.get(path, path).absolute())
+            path: replace(self.inputs.facts[path], plain=names.get(path, path).absolute())
             for path in paths
         }
 
@@ -276,7 +276,7 @@ class Steps:
 
     def _spans(self, text: SetFiles, parses: Path, shards: Sequence[Shard]) -> files.JsonObject:
         """Cut the sources of a set by their parses."""
-        trees = self.plain.get(parses) or inspect(parses, strict=True).text_file(parses)
+        trees = self.plain.get(parses) or inspect(parses, strict=True)
         streams = [[self.plain[path] for path in text.src], [trees]]
         of_set = text.name, text.split == "train"
         tasks = [

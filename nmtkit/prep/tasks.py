@@ -89,10 +89,9 @@ def step_cache(key: Hashable, make: Callable[[], Cached]) -> Cached:
     """Return an object that a process makes once for all its tasks of a step.
 
     Args:
-        key: of the object, among those of the same work.
+        key: of the object.
         make: makes the object if the process does not have it.
     """
-    key = (_current[1], key)
     if key not in _cache:
         _cache[key] = make()
     result: Cached = _cache[key]
@@ -176,7 +175,7 @@ def perform(work: Path, task: Task) -> Fact:
             where="--work",
             hint="name a folder with --work that all nodes share",
         )
-    if _current[0] != task.step:  # free what the process made for another step
+    if _current != [task.step, task.key]:  # free what the process made for another step
         _cache.clear()
     _current[:] = [task.step, task.key]
     collecting = gc.isenabled()

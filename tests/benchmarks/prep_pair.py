@@ -42,7 +42,7 @@ def main() -> None:
     args = options()
     settings, languages = PrepSettings(), (args.languages[0], args.languages[1])
     start = time.process_time()
-    texts = [inspect(path, strict=True).text_file(path) for path in args.files]
+    texts = [inspect(path, strict=True) for path in args.files]
     pairs = texts[0].lines
     checked = (time.process_time() - start) / pairs
     (shard,) = cut([[text] for text in texts], pairs)

@@ -263,7 +263,7 @@ def test_trees_of_another_text_are_refused(tmp_path, options):
     for path in news:
         lines = path.read_text("utf-8").split("\n")[-2::-1]
         path.write_text("\n".join([*lines, ""]), "utf-8")
-    streams = [[inspect(path, strict=True).text_file(path)] for path in news]
+    streams = [[inspect(path, strict=True)] for path in news]
     (shard,) = cut(streams, 15)
     shutil.copytree(run.prep, tmp_path / "out")
     with pytest.raises(DataError, match="files changed while they were read") as caught:

@@ -1,6 +1,7 @@
 """Shards: every line once and in order, found in the middle of files, compressed or not."""
 
 import gzip
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -25,7 +26,7 @@ def text_files(folder, name, lines, ends):
     for number, (start, end) in enumerate(zip(cuts, cuts[1:], strict=False)):
         path = folder / f"{name}{number}"
         path.write_bytes(b"\n".join(lines[start:end]) + b"\n" * (lines[end - 1] == b""))
-        result.append(inspect(path, strict=False).text_file(path))
+        result.append(inspect(path, strict=False))
     return result
 
 
@@ -51,7 +52,7 @@ def test_every_line_is_in_one_shard(tmp_path_factory, lines, ends, rows, every):
 
 def test_a_file_that_becomes_shorter_is_noticed(tmp_path):
     (tmp_path / "a").write_bytes(b"x\n" * 20)
-    text = inspect(tmp_path / "a", strict=True).text_file(tmp_path / "a")
+    text = inspect(tmp_path / "a", strict=True)
     (part,) = cut([[text], [text]], 20)
     (tmp_path / "a").write_bytes(b"x\n" * 19)
     with pytest.raises(DataError, match="changed while they were read") as caught:
@@ -65,7 +66,7 @@ def test_compressed_text_is_read_from_its_middle(tmp_path):
     facts = inspect(tmp_path / "a.gz", strict=True)
     _, (plain,) = unpack(tmp_path, 3, tmp_path / "a.gz")
     assert plain == tmp_path / "plain" / "00003.txt"
-    last = cut([[facts.text_file(plain)]], 1500)[-1]
+    last = cut([[replace(facts, plain=plain)]], 1500)[-1]
     assert b"".join(chunk[0] for chunk in last.chunks()).split(b"\n")[:-1] == lines[4500:]
 
 
