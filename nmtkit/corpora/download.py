@@ -89,7 +89,7 @@ def _ask_until_whole(part: _Part) -> None:
             _transfer(part)
             return
         except _Broken as error:
-            part.pace.check()
+            part.check_pace()
             failures = 0 if part.done > most else failures + 1
             most = max(most, part.done)
             reason = f"{error}; {decimal(part.done)} are kept" if part.done else str(error)
@@ -122,11 +122,11 @@ def _transfer(part: _Part) -> None:
 
 
 def _in_a_thread(part: _Part) -> Generator[Any, None, None]:
-    """Yield the response to a request, then its body in blocks; all that comes counts for the pace.
+    """Yield the response to a request, then its body in blocks; all that comes counts for its pace.
 
     A thread reads, because a server that sends a byte of a header now and then keeps it forever.
 
-    Raises: Failed as `_Pace`, and the errors of the request.
+    Raises: Failed as `_Part.check_pace`, and the errors of the request.
     """
     arrived: queue.Queue[Any] = queue.Queue(AHEAD)
     stopped = threading.Event()
@@ -151,7 +151,7 @@ def _in_a_thread(part: _Part) -> Generator[Any, None, None]:
 
     threading.Thread(target=read, daemon=True).start()
     try:
-        while (item := part.pace.wait(arrived)) is not None:
+        while (item := part.wait(arrived)) is not None:
             if isinstance(item, Exception):
                 raise item
             yield item
@@ -176,36 +176,6 @@ def _answer(part: _Part) -> Any:
         url = urljoin(url, response.headers["Location"])
         response.close()
     raise Failed("the server redirects without end")
-
-
-class _Pace:
-    """The rate of a download, over all attempts at one address."""
-
-    def __init__(self) -> None:
-        self._start, self._bytes = time.monotonic(), 0
-
-    def wait(self, arrived: queue.Queue[Any]) -> Any:
-        """Return the next thing that arrives, and count its bytes.
-
-        Raises: as `check`.
-        """
-        while True:
-            self.check()
-            left = self._start + SLOW_SECONDS - time.monotonic()
-            with contextlib.suppress(queue.Empty):
-                item = arrived.get(timeout=max(0, left))
-                self._bytes += len(item) if isinstance(item, bytes) else 0
-                return item
-
-    def check(self) -> None:
-        """Raise Failed if too few bytes arrived in the last SLOW_SECONDS."""
-        if time.monotonic() - self._start < SLOW_SECONDS:
-            return
-        if self._bytes < SLOW_BYTES:
-            raise Failed(
-                f"too slow: {decimal(self._bytes)} in {SLOW_SECONDS:g} s; what came is kept"
-            )
-        self._start, self._bytes = time.monotonic(), 0
 
 
 def _refused(response: Any, part: _Part) -> None:
@@ -243,12 +213,36 @@ class _Part:
         self._stream = stream
         self._origin = path.with_name(f"{path.name}.part.from")
         self._version = ""
-        self.pace = _Pace()
+        # of the pace, over all attempts at this address
+        self._start, self._bytes = time.monotonic(), 0
 
     @property
     def done(self) -> int:
         """Return the number of bytes downloaded so far."""
         return self._stream.tell()
+
+    def wait(self, arrived: queue.Queue[Any]) -> Any:
+        """Return the next thing that arrives, and count its bytes.
+
+        Raises: as `check_pace`.
+        """
+        while True:
+            self.check_pace()
+            left = self._start + SLOW_SECONDS - time.monotonic()
+            with contextlib.suppress(queue.Empty):
+                item = arrived.get(timeout=max(0, left))
+                self._bytes += len(item) if isinstance(item, bytes) else 0
+                return item
+
+    def check_pace(self) -> None:
+        """Raise Failed if too few bytes arrived in the last SLOW_SECONDS."""
+        if time.monotonic() - self._start < SLOW_SECONDS:
+            return
+        if self._bytes < SLOW_BYTES:
+            raise Failed(
+                f"too slow: {decimal(self._bytes)} in {SLOW_SECONDS:g} s; what came is kept"
+            )
+        self._start, self._bytes = time.monotonic(), 0
 
     def check_origin(self, trusted: bool) -> None:
         """Start again unless the part may be continued from this address."""

@@ -16,7 +16,7 @@ from nmtkit.arrays import Array, Ints
 from nmtkit.data.store import id_type
 from nmtkit.prep.learn import Models, file_names, learn
 from nmtkit.prep.tasks import Outcome
-from nmtkit.prep.word_table import FREQUENT, Frequent, WordTable, concatenated
+from nmtkit.prep.word_table import FREQUENT, WordTable, concatenated, frequent_words
 from nmtkit.prep.work import GIVEN, LOOKUP, OUT
 from nmtkit.settings import PrepSettings
 from nmtkit.text.segmented import LINE_END, joined, starts_of
@@ -59,7 +59,7 @@ def learn_models(
             counts = table.counts()
             numbers[f"{side}_words"] += int(counts.sum())
             types += np.bincount(np.minimum(counts, FREQUENT), minlength=len(types))
-    frequent = Frequent.of(types, settings.max_types)
+    frequent = frequent_words(types, settings.max_types)
     tables = [concatenated(list(map(frequent, tables_of(side)))) for side in SIDES]
     out = work / OUT
     names = file_names(languages, settings)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -177,33 +177,23 @@ def merge_words(work: Path, index: int, step: str, parts: int, shards: int) -> O
     return {}, paths
 
 
-@dataclass(frozen=True)
-class Frequent:
-    """Chooses the most frequent words; the hash decides between words of the same frequency.
+def frequent_words(types: Ints, limit: int) -> Callable[[WordTable], WordTable]:
+    """Return a function that chooses the most frequent words of a table; the hash decides between
+    words of the same frequency.
 
-    Attributes:
-        least: a word that occurs so often is chosen.
-        below: of the words that occur once less, those with a hash below this are chosen.
+    Args:
+        types: number of words by frequency: 0, 1, …, FREQUENT or more (FREQUENT + 1).
+        limit: words wanted; about so many are chosen.
     """
+    fits = np.cumsum(types[::-1])[::-1] <= limit
+    least = int(fits.argmax()) if fits.any() else FREQUENT
+    room = max(0, limit - int(types[least:].sum()))
+    # of the words that occur once less, those with a hash below this are chosen
+    below = np.uint64((room << 64) // max(1, int(types[least - 1])) if least else 0)
 
-    least: int
-    below: int
+    def choose(table: WordTable) -> WordTable:
+        counts = table.counts()
+        rest = (counts == least - 1) & (table.rows["hash"] < below)
+        return table.some((counts >= least) | rest)
 
-    @classmethod
-    def of(cls, types: Ints, limit: int) -> Frequent:
-        """Return how to choose about `limit` words.
-
-        Args:
-            types: number of words by frequency: 0, 1, …, FREQUENT or more (FREQUENT + 1).
-            limit: words wanted.
-        """
-        fits = np.cumsum(types[::-1])[::-1] <= limit
-        least = int(fits.argmax()) if fits.any() else FREQUENT
-        room = max(0, limit - int(types[least:].sum()))
-        return cls(least, (room << 64) // max(1, int(types[least - 1])) if least else 0)
-
-    def __call__(self, table: WordTable) -> WordTable:
-        """Return the words that are chosen."""
-        counts, hashes = table.counts(), table.rows["hash"]
-        rest = (counts == self.least - 1) & (hashes < np.uint64(self.below))
-        return table.some((counts >= self.least) | rest)
+    return choose

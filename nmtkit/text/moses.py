@@ -62,69 +62,32 @@ def _dependent(line: str) -> bool:
     return (not line.isprintable() and _CONTROL.search(line) is not None) or "DOTMULTI" in line
 
 
-class _FullStops:
-    """The part of sacremoses' tokenizer that splits full stops, as tokenizer.perl does it."""
-
-    NONBREAKING_PREFIXES: list[str]
-    NUMERIC_ONLY_PREFIXES: list[str]
-    PAD_NOT_ISALNUM: tuple[re.Pattern[str], str]
-    IsAlpha: str
-    letters: frozenset[str]
-    lower: frozenset[str]
-
-    def __init__(self, lang: str, caseless: bool) -> None:
-        super().__init__(lang)  # type: ignore[call-arg]
-        if lang in ("ca", "ga"):
-            self.lang = "it"  # as in tokenizer.perl today
-        if lang == "ca":  # a middle dot is part of a word
-            inside = self.PAD_NOT_ISALNUM[0].pattern.replace(r"\s", r"·\s")
-            self.PAD_NOT_ISALNUM = re.compile(inside), r" \1 "
-        if _APOSTROPHES.get(lang) == "'":
-            alone = rf"(?<![{self.IsAlpha}])'|'(?![{self.IsAlpha}])"
-            self.NON_SPECIFIC_APOSTROPHE = re.compile(alone), " ' "
-        self.numeric_only = frozenset(self.NUMERIC_ONLY_PREFIXES)
-        self.prefixes = frozenset(self.NONBREAKING_PREFIXES) - self.numeric_only
-        if caseless:
-            self.lower = frozenset()
-            self.numeric_only |= {prefix.lower() for prefix in self.numeric_only}
-            self.prefixes |= {prefix.lower() for prefix in self.prefixes}
-
-    def handles_nonbreaking_prefixes(self, text: str) -> str:
-        """Split full stops from their words, as the Perl word loop does."""
-        tokens = text.split()
-        for i, (token, following) in enumerate(zip(tokens, [*tokens[1:], ""], strict=False)):
-            if token[-1] == "." != token and not self.keeps_stop(token[:-1], following[:1]):
-                tokens[i] = token[:-1] + " ."
-        return " ".join(tokens)
-
-    def keeps_stop(self, prefix: str, following: str) -> bool:
-        """True if a full stop stays on its word; `following` begins the next word."""
-        return following != "" and (
-            prefix in self.prefixes
-            or following in self.lower
-            or (following in DIGITS and prefix in self.numeric_only)
-            or ("." in prefix and not self.letters.isdisjoint(prefix))
-        )
+def _patterns(alnum: str) -> tuple[str, str]:
+    """Return sacremoses' letters and digits with those of other scripts and with marks, as the
+    inside of a class; and a pattern of the special characters, which are words of their own.
+    """
+    marks = "".join(c for c in map(chr, _MARKED) if unicodedata.category(c)[0] == "M")
+    # of emoji: skin tones, tags of flags, variation selectors
+    marks += "\U0001f3fb-\U0001f3ff\U000e0020-\U000e007f\U000e0100-\U000e01ef"
+    alnum, joiners = alnum + _CJK + marks, "\u200c\u200d"
+    inside = f"(?<![{alnum}][{joiners}])"  # a joiner after a letter is no special character
+    other, following = rf"[^{alnum}\s\.'\`\,\-]", f"[{marks}{joiners}]*"
+    joined = rf"{other}{inside}{following}(?:(?<=\u200d){other}{following})*"
+    return alnum, rf"[\U0001f1e6-\U0001f1ff]{{2}}|{joined}"  # a flag is two letters
 
 
 @functools.cache
 def _tokenizer_class() -> type[Any]:
-    """Return sacremoses' tokenizer with the corrections.
+    """Return sacremoses' tokenizer with the corrections; full stops are split as tokenizer.perl
+    does it.
 
     It is made on first use, because importing sacremoses takes half a second.
     """
     from sacremoses import MosesTokenizer
 
-    marks = "".join(c for c in map(chr, _MARKED) if unicodedata.category(c)[0] == "M")
-    # of emoji: skin tones, tags of flags, variation selectors
-    marks += "\U0001f3fb-\U0001f3ff\U000e0020-\U000e007f\U000e0100-\U000e01ef"
-    alnum, joiners = MosesTokenizer.IsAlnum + _CJK + marks, "\u200c\u200d"
-    inside = f"(?<![{alnum}][{joiners}])"  # a joiner after a letter is no special character
-    other, following = rf"[^{alnum}\s\.'\`\,\-]", f"[{marks}{joiners}]*"
-    joined = rf"{other}{inside}{following}(?:(?<=\u200d){other}{following})*"
-    special = rf"[\U0001f1e6-\U0001f1ff]{{2}}|{joined}"  # a flag is two letters
+    alnum, special = _patterns(MosesTokenizer.IsAlnum)
 
-    class Tokenizer(_FullStops, MosesTokenizer):  # type: ignore[misc]
+    class Tokenizer(MosesTokenizer):  # type: ignore[misc]
         letters = frozenset(MosesTokenizer.IsAlpha)
         lower = frozenset(MosesTokenizer.IsLower)
         PAD_NOT_ISALNUM = re.compile(f"({special})"), r" \1 "
@@ -132,6 +95,40 @@ def _tokenizer_class() -> type[Any]:
             re.compile(rf"([{alnum}])\-(?=[{alnum}])"),
             r"\1 @-@ ",
         )
+
+        def __init__(self, lang: str, caseless: bool) -> None:
+            super().__init__(lang)
+            if lang in ("ca", "ga"):
+                self.lang = "it"  # as in tokenizer.perl today
+            if lang == "ca":  # a middle dot is part of a word
+                inside = self.PAD_NOT_ISALNUM[0].pattern.replace(r"\s", r"·\s")
+                self.PAD_NOT_ISALNUM = re.compile(inside), r" \1 "
+            if _APOSTROPHES.get(lang) == "'":
+                alone = rf"(?<![{self.IsAlpha}])'|'(?![{self.IsAlpha}])"
+                self.NON_SPECIFIC_APOSTROPHE = re.compile(alone), " ' "
+            self.numeric_only = frozenset(self.NUMERIC_ONLY_PREFIXES)
+            self.prefixes = frozenset(self.NONBREAKING_PREFIXES) - self.numeric_only
+            if caseless:
+                self.lower = frozenset()
+                self.numeric_only |= {prefix.lower() for prefix in self.numeric_only}
+                self.prefixes |= {prefix.lower() for prefix in self.prefixes}
+
+        def handles_nonbreaking_prefixes(self, text: str) -> str:
+            """Split full stops from their words, as the Perl word loop does."""
+            tokens = text.split()
+            for i, (token, following) in enumerate(zip(tokens, [*tokens[1:], ""], strict=False)):
+                if token[-1] == "." != token and not self.keeps_stop(token[:-1], following[:1]):
+                    tokens[i] = token[:-1] + " ."
+            return " ".join(tokens)
+
+        def keeps_stop(self, prefix: str, following: str) -> bool:
+            """True if a full stop stays on its word; `following` begins the next word."""
+            return following != "" and (
+                prefix in self.prefixes
+                or following in self.lower
+                or (following in DIGITS and prefix in self.numeric_only)
+                or ("." in prefix and not self.letters.isdisjoint(prefix))
+            )
 
     return Tokenizer
 

@@ -39,7 +39,7 @@ _LONGEST_WORDS, _LONGEST_LINE = 20.0, 200
 
 @dataclass(frozen=True)
 class WordByWord:
-    """A tokenizer whose parts are single words."""
+    """A tokenizer whose parts are single words: how it cuts a tidy line, and joins words."""
 
     label: str
     parts: Callable[[str], list[str]]
@@ -76,14 +76,16 @@ def _raw(line: str) -> list[str]:
     return list(filter(None, line.replace(SPACE, " ").split(" ")))
 
 
-_WORDS: dict[Name, tuple[Callable[[str], list[str]], Callable[[list[str]], str]]] = {
-    "jieba": (chinese.segment, chinese.detokenize),
-    "characters": (characters, _joined_characters),
-    # The text is tokenized already: nothing is undone.
-    "none": (str.split, " ".join),
-    "raw": (_raw, " ".join),
+WORD_BY_WORD = {
+    tokenizer.label: tokenizer
+    for tokenizer in (
+        WordByWord("jieba", chinese.segment, chinese.detokenize),
+        WordByWord("characters", characters, _joined_characters),
+        # The text is tokenized already: nothing is undone.
+        WordByWord("none", str.split, " ".join),
+        WordByWord("raw", _raw, " ".join),
+    )
 }
-"""How the tokenizers that are not Moses' cut a tidy line into words, and join words."""
 
 
 def tokenizer_name(side: Side, lang: str, settings: PrepSettings) -> Name:
@@ -124,7 +126,7 @@ def make_tokenizer(
     if name == "moses":
         options = settings.normalize, settings.aggressive_hyphens, settings.escape
         return Moses(lang, *options, caseless=caseless)
-    return WordByWord(name, *_WORDS[name])
+    return WORD_BY_WORD[name]
 
 
 def joiner(lines: Sequence[str]) -> str | None:

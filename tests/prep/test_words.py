@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from nmtkit.errors import DataError
 from nmtkit.prep import words
 from nmtkit.prep.numbering import number_words
-from nmtkit.prep.word_table import FREQUENT, WORD, Frequent, WordTable, concatenated, merged
+from nmtkit.prep.word_table import FREQUENT, WORD, WordTable, concatenated, frequent_words, merged
 from nmtkit.prep.words import SideText
 from nmtkit.text.segmented import LINE_END
 from nmtkit.text.truecase import Truecaser, sentence_starts
@@ -176,7 +176,7 @@ def test_the_most_frequent_words_are_chosen_whatever_the_parts(limit):
     rows["end"] = np.arange(1, len(rows) + 1)
     table = WordTable(rows, np.zeros(len(rows), np.uint8))
     counts = table.counts()
-    frequent = Frequent.of(np.bincount(counts, minlength=FREQUENT + 1), limit)
+    frequent = frequent_words(np.bincount(counts, minlength=FREQUENT + 1), limit)
     chosen = frequent(table)
     assert abs(len(chosen) - min(limit, len(table))) <= 3 * limit**0.5, "three deviations"
     left_out = counts[~np.isin(rows["hash"], chosen.rows["hash"])]
