@@ -125,7 +125,7 @@ class SideLookup:
         has.
 
         Args:
-            shard: the beginning of its files, which `CleanShard` wrote.
+            shard: the beginning of its files, which `clean_shard` wrote.
         """
         path = Path(f"{shard}.{self._side}")
         table, text = WordTable.load(path), np.load(f"{path}.text.npy", allow_pickle=False)

@@ -20,7 +20,7 @@ def by_frequency(reasons: Reasons) -> Reasons:
 
 
 def lines_of_sets(shards: SetShards, surveyed: Sequence[Fact]) -> dict[str, JsonObject]:
-    """Return the lines that `Survey` counts, by set, kind and side."""
+    """Return the lines that `survey_shard` counts, by set, kind and side."""
     facts = iter(surveyed)
     return {
         name: {
