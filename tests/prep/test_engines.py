@@ -167,7 +167,7 @@ def test_errors_of_a_dask_worker_are_those_of_prep(tmp_path, text):
 
             def cut_and_shorten(streams, rows):
                 parts = cut(streams, rows)
-                if streams[0][0].path == source:
+                if streams[0][0].plain == source:
                     source.write_bytes(source.read_bytes()[:1000])
                 return parts
 
@@ -243,7 +243,7 @@ def test_a_worker_that_does_not_see_a_text(tmp_path, text, monkeypatch):
 
     def cut_and_move(streams, rows):
         parts = cut(streams, rows)
-        Path(streams[0][0].path).unlink(missing_ok=True)
+        Path(streams[0][0].plain).unlink(missing_ok=True)
         return parts
 
     monkeypatch.setattr("nmtkit.prep.steps.cut", cut_and_move)
