@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 import typer.testing
 from hypothesis import settings
-from sacrebleu.metrics import ter
 
 from nmtkit import demo
 from nmtkit.score import counts
@@ -121,22 +120,6 @@ def seeds_are_for_the_devices_that_are_here() -> Iterator[None]:
         if torch and not ON_GPU:
             for device in (torch.cuda, torch.xpu):
                 patch.setattr(device, "manual_seed_all", lambda seed: None)
-        yield
-
-
-@pytest.fixture(scope="session", autouse=True)
-def edit_rates_are_counted_once() -> Iterator[None]:
-    """sacreBLEU takes milliseconds for TER's edits of a sentence, and tests score equal sentences."""
-    count = ter.translation_edit_rate
-
-    @functools.cache
-    def counted(hypothesis: tuple[str, ...], reference: tuple[str, ...]) -> tuple[int, int]:
-        return count([*hypothesis], [*reference])
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            ter, "translation_edit_rate", lambda words, of: counted(tuple(words), tuple(of))
-        )
         yield
 
 

@@ -1,8 +1,8 @@
-"""sacreBLEU's counts of every sentence: the one file that calls its private functions.
+"""sacreBLEU's counts of every sentence; only this file and edit_distance.py use its private parts.
 
 Resampling needs the counts of each sentence, and sacreBLEU's public functions return those of a
-corpus. A version of sacreBLEU without the private functions gives the same numbers, but more
-slowly: it scores each sentence as a corpus.
+corpus. A version of sacreBLEU without the private parts gives the same numbers, but more slowly: it
+scores each sentence as a corpus.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.helpers import extract_all_char_ngrams, extract_word_ngrams
 
 from nmtkit.score import formulas
+from nmtkit.score.edit_distance import fast_edit_distance
 from nmtkit.score.scripts import References, Script
 
 PRIVATE = ("_extract_corpus_statistics", "_compute_score_from_stats")
@@ -34,7 +35,8 @@ def count(metric: Any, hyps: Sequence[str], refs: References) -> tuple[Any, Any]
     lines = metric.words if isinstance(metric, Script) else list
     hyps = lines(hyps)
     if all(hasattr(metric, name) for name in PRIVATE):
-        rows = metric._extract_corpus_statistics(hyps, None)
+        with fast_edit_distance():
+            rows = metric._extract_corpus_statistics(hyps, None)
         sums = [sum(column) for column in zip(*rows, strict=True)]
         return rows, metric._compute_score_from_stats(sums)
     refs = [lines(ref) for ref in refs]

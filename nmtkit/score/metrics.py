@@ -40,8 +40,8 @@ TOKENIZERS = {
 }
 """sacreBLEU's tokenizers of languages that have their own, or no spaces between words."""
 TER_WORDS = 500
-"""With a longer line, in words, TER is left out: sacreBLEU's search for shifts takes about 10 s for
-a shuffled line of 500 words, and minutes for one of 2,000."""
+"""With a longer line, in words, TER is left out: the search for shifts takes about a second for
+a shuffled line of 500 words, and may take a minute for one of 1,000."""
 _SMALL = 2.0
 """Greater scores are shown with two decimals."""
 _LONGEST_WORDS = 4.0
