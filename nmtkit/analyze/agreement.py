@@ -11,7 +11,6 @@ from nmtkit.analyze.analysis import Analysis, Finding, Options, option
 from nmtkit.analyze.contrastive_scores import (
     Reading,
     ScoreFile,
-    ScoreKind,
     Scores,
     decisions,
     preferred,
@@ -75,10 +74,8 @@ class AgreementOptions(Options):
     """The context of systems that read one: the context of the pair (true), no context (none), or
     the context of another sentence of the set (foreign). Several, with commas, are compared."""
     scores: tuple[str, ...] = option((), "FILE")
-    """A file of scores in Lingeval97's format, shown beside the systems. Repeatable."""
-    score_kind: ScoreKind = "auto"
-    """The meaning of the numbers of --scores: negative log-likelihoods (nll), as Lingeval97's
-    evaluation reads them, or log-probabilities (auto: log-prob if no number is above zero)."""
+    """A file of scores in Lingeval97's format, shown beside the systems: log-probabilities if no
+    number is above zero, otherwise negative log-likelihoods. Repeatable."""
 
 
 @dataclass(frozen=True)
@@ -148,20 +145,15 @@ class Agreement(Analysis[AgreementOptions, AgreementResult]):
 
     def score_files(self, items: Sequence[Item]) -> dict[str, ScoreFile]:
         """Return the score files by name, and log how each is read."""
-        kind = self.options.score_kind
-        if kind != "auto" and not self.options.scores:
-            message = "there is no score file"
-            raise ConfigError(message, where="--score-kind", hint="--scores FILE")
         files: dict[str, ScoreFile] = {}
         for path in map(Path, self.options.scores):
             name = path.name.split(".")[0]
             if name in files:
                 message = f"two score files have the same name before the first dot: '{name}'"
                 raise DataError(message, where="--scores", hint="rename one of them")
-            files[name] = read_scores(path, items, kind)
-        by_signs = " (by their signs; --score-kind names it)" if kind == "auto" else ""
+            files[name] = read_scores(path, items)
         for name, file in files.items():
-            console.say(f"scores of {name}: read as {file.meaning}{by_signs}")
+            console.say(f"scores of {name}: read as {file.meaning} (by their signs)")
         return files
 
     def present(self, result: AgreementResult) -> Finding:

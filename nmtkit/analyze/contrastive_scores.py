@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from nmtkit import console, files
 from nmtkit.analyze.study import Study
@@ -22,12 +22,8 @@ from nmtkit.translate.scorer import Scorer
 
 Scores = list[list[float]]
 """Log-probabilities of the `targets` of each item; higher is better."""
-ScoreKind = Literal["auto", "nll", "log-prob"]
-SCORE_KINDS = {
-    "nll": "negative log-likelihoods, lower is better",
-    "log-prob": "log-probabilities, higher is better",
-}
-"""The numbers of a score file; Lingeval97's own evaluation reads the first by default."""
+NLL = "negative log-likelihoods, lower is better"
+LOG_PROB = "log-probabilities, higher is better"
 
 
 @dataclass(frozen=True)
@@ -140,24 +136,17 @@ class ScoreFile(NamedTuple):
 
     Attributes:
         scores: of the `targets` of each item; higher is better.
-        kind: a key of SCORE_KINDS: how the numbers were read.
+        meaning: what the numbers of the file are: NLL or LOG_PROB.
     """
 
     scores: Scores
-    kind: str
-
-    @property
-    def meaning(self) -> str:
-        """What the numbers of the file are."""
-        return SCORE_KINDS[self.kind]
+    meaning: str
 
 
-def read_scores(path: Path, items: Sequence[Item], kind: ScoreKind = "auto") -> ScoreFile:
-    """Read a score file in Lingeval97's format: a number a line, in the order of the set.
+def read_scores(path: Path, items: Sequence[Item]) -> ScoreFile:
+    """Read a score file in Lingeval97's format: a number a line, in the order of the set. They are
+    log-probabilities if no number is above zero, otherwise negative log-likelihoods.
 
-    Args:
-        kind: of the numbers; "auto" = log-probabilities if no number is above zero, otherwise
-            negative log-likelihoods.
     Raises: DataError for another number of lines, or a line that is no number.
     """
     lines = list(files.text_lines(path))
@@ -177,8 +166,7 @@ def read_scores(path: Path, items: Sequence[Item], kind: ScoreKind = "auto") -> 
                 hint="one score a line, and nothing else",
             )
         numbers.append(value)
-    if kind == "auto":
-        kind = "log-prob" if max(numbers) <= 0 else "nll"
-    signed = iter(numbers if kind == "log-prob" else [-number for number in numbers])
+    meaning = LOG_PROB if max(numbers) <= 0 else NLL
+    signed = iter(numbers if meaning == LOG_PROB else [-number for number in numbers])
     by_target = [dict(zip(item.in_score_file, signed, strict=False)) for item in items]
-    return ScoreFile([[scores[i] for i in sorted(scores)] for scores in by_target], kind)
+    return ScoreFile([[scores[i] for i in sorted(scores)] for scores in by_target], meaning)

@@ -15,7 +15,7 @@ import torch
 from nmtkit import files
 from nmtkit.analyze import stage
 from nmtkit.analyze.agreement import AGREEMENT, attachments_of, find_pairs, groups_of
-from nmtkit.analyze.contrastive_scores import decisions, preferred, read_scores
+from nmtkit.analyze.contrastive_scores import LOG_PROB, NLL, decisions, preferred, read_scores
 from nmtkit.data.context import Context
 from nmtkit.data.documents import ContextRule
 from nmtkit.errors import ConfigError, DataError
@@ -238,7 +238,7 @@ def test_score_files_of_the_consistency_sets_are_in_the_order_of_their_candidate
     entries = json.loads("\n".join(files.text_lines(where)))
     losses = [0.5 + (text != x["dst"][x["true_ind"]]) for x in entries for text in x["dst"]]
     write(tmp_path / "a.scores", map(str, losses))
-    scores = read_scores(tmp_path / "a.scores", read(str(where)), "nll").scores
+    scores = read_scores(tmp_path / "a.scores", read(str(where))).scores
     assert all(preferred(scores)) and len(preferred(scores)) == 500
 
 
@@ -336,20 +336,19 @@ def test_the_sentence_is_right_where_it_beats_every_wrong_one():
 
 
 @pytest.mark.parametrize(
-    ("numbers", "asked", "kind"),
+    ("numbers", "meaning"),
     [
-        ("5.9 6.4 5.1 1 2 3", "auto", "nll"),
-        ("-5.9 -6.4 -5.1 -1 -2 0", "auto", "log-prob"),
-        ("-5.9 6.4 5.1 1 2 0", "auto", "nll"),
-        ("-5.9 6.4 5.1 1 2 0", "log-prob", "log-prob"),
+        ("5.9 6.4 5.1 1 2 3", NLL),
+        ("-5.9 -6.4 -5.1 -1 -2 0", LOG_PROB),
+        ("-5.9 6.4 5.1 1 2 0", NLL),
     ],
 )
-def test_score_files_of_either_sign(tmp_path, documented, numbers, asked, kind):
+def test_score_files_of_either_sign(tmp_path, documented, numbers, meaning):
     write(tmp_path / "a.scores", numbers.split())
-    found = read_scores(tmp_path / "a.scores", read(documented), asked)
-    sign = 1 if kind == "log-prob" else -1
+    found = read_scores(tmp_path / "a.scores", read(documented))
+    sign = 1 if meaning == LOG_PROB else -1
     a, b, c, d, e, f = (sign * float(number) for number in numbers.split())
-    assert found == ([[a, b, c], [d], [e, f]], kind)
+    assert found == ([[a, b, c], [d], [e, f]], meaning)
 
 
 @pytest.mark.parametrize(
@@ -447,19 +446,15 @@ def test_no_score_is_lost_in_float32(scorer):
 def test_systems_and_score_files_side_by_side(
     analysed, analyze, documented, notes, stored_scores, tmp_path, two_cores
 ):
-    """The command says as what a score file is read, and can be told."""
+    """The command says as what a score file is read."""
     analysed.system()
     other = tmp_path / "others.2016.scores"
     write(other, list("122954"))
     scores = (str(other),)
-    for kind, read_as, more, share in (
-        ("log-prob", "log-probabilities", "", 100 / 3),
-        ("auto", "negative log-likelihoods, lower is better", " (by their signs", 200 / 3),
-    ):
-        rows, err = analyze(documented, scores=scores, score_kind=kind)
-        assert f"scores of others: read as {read_as}{more}" in err
-        assert f"scores of others: read as {read_as}" in notes()
-        assert float(rows["all", "all"]["others"]) == pytest.approx(share)
+    rows, err = analyze(documented, scores=scores)
+    read_as = "scores of others: read as negative log-likelihoods, lower is better"
+    assert f"{read_as} (by their signs)" in err and read_as in notes()
+    assert float(rows["all", "all"]["others"]) == pytest.approx(200 / 3)
     distances = {key: int(row["pairs"]) for key, row in rows.items() if "distance" in key[0]}
     assert distances == {("distance, subject-verb", label): 1 for label in ("0", ">15")}
     # One of the three items has no wrong translation.
@@ -472,7 +467,6 @@ def test_systems_and_score_files_side_by_side(
     assert "up to date" in analyze(documented, scores=scores)[1]
     write(other, list("122945"))
     assert float(analyze(documented, scores=scores)[0]["all", "all"]["others"]) == 100.0
-    analysed.refused("agreement", ConfigError, "no score file", pairs=documented, score_kind="nll")
     write(tmp_path / "others.2017.scores", list("122954"))
     scores = (str(other), str(tmp_path / "others.2017.scores"))
     words = "two score files have the same name before the first dot: 'others'"
