@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from nmtkit.analyze.analysis import Analysis, Finding, Options, option
 from nmtkit.analyze.study import Study
 from nmtkit.curves import AXES, Curves, panels, read
 from nmtkit.errors import ConfigError, LeftOut
+from nmtkit.files import JsonObject
 from nmtkit.tables import figures
 from nmtkit.tables.table import Column, Rows, Table, csv_text, text_column
 
@@ -32,30 +32,18 @@ class ConvergenceOptions(Options):
 
 
 @dataclass(frozen=True)
-class DevBleu:
-    """How a training measured dev BLEU.
-
-    Attributes:
-        signatures: in the order of the log.
-        sentences: dev sentences that were translated; 0: all.
-    """
-
-    signatures: tuple[str | None, ...]
-    sentences: int
-
-
-@dataclass(frozen=True)
 class Trainings:
     """The trainings of some systems.
 
     Attributes:
         curves: system -> its curves.
-        dev_bleu: system -> how it measured dev BLEU; only systems that measured it.
+        dev_bleu: system -> how it measured dev BLEU: signatures in the order of the log, and number
+            of sentences; only systems that measured it.
         levels: of BLEU.
     """
 
     curves: dict[str, Curves]
-    dev_bleu: dict[str, DevBleu]
+    dev_bleu: dict[str, JsonObject]
     levels: list[float]
 
     @property
@@ -66,8 +54,8 @@ class Trainings:
     @property
     def comparable(self) -> bool:
         """True if all systems measured dev BLEU in the same way."""
-        ways = {(s, way.sentences) for way in self.dev_bleu.values() for s in way.signatures}
-        return len(ways) <= 1
+        ways = list(self.dev_bleu.values())
+        return all(way == ways[0] and len(way["signatures"]) == 1 for way in ways)
 
 
 class Convergence(Analysis[ConvergenceOptions, Trainings]):
@@ -93,10 +81,12 @@ class Convergence(Analysis[ConvergenceOptions, Trainings]):
         nobody = "no training of this run has logged anything"
         curves = study.each(curves_of, nobody, study.run.train_first)
         dev_bleu = {
-            name: DevBleu(
-                tuple(dict.fromkeys(v.signature for v in curve.dev if v.bleu is not None)),
-                settings[name].get("dev_sentences", 0),
-            )
+            name: {
+                "signatures": [
+                    *dict.fromkeys(v.signature for v in curve.dev if v.bleu is not None)
+                ],
+                "dev_sentences": settings[name].get("dev_sentences", 0) or "all",
+            }
             for name, curve in curves.items()
             if curve.measured
         }
@@ -128,7 +118,7 @@ class Convergence(Analysis[ConvergenceOptions, Trainings]):
                 "may not lead at the best one. Each training has one seed."
             ),
             figure=figures.curves(panels(result.curves)),
-            facts=facts_of(result),
+            facts={"levels": result.levels, "dev_bleu": result.dev_bleu},
             attachments={"curves.csv": curves_csv(result.curves)},
         )
 
@@ -205,7 +195,7 @@ def best_rows(result: Trainings, name: str) -> Rows:
 def notes(result: Trainings) -> list[str]:
     """Return the notes of the table."""
     curves, ways = result.curves, list(result.dev_bleu.values())
-    shared = ways[0].signatures[0] if ways and result.comparable else None
+    shared = ways[0]["signatures"][0] if ways and result.comparable else None
     signature = f", {shared}" if shared else ""
     lines = [
         (
@@ -240,18 +230,6 @@ def notes(result: Trainings) -> list[str]:
         for name, curve in curves.items()
         if (count := curve.unlogged)
     ]
-
-
-def facts_of(result: Trainings) -> dict[str, Any]:
-    """Return the levels, and how dev BLEU was measured."""
-    dev_bleu = {
-        name: {
-            "signatures": list(way.signatures),
-            "dev_sentences": way.sentences or "all",
-        }
-        for name, way in result.dev_bleu.items()
-    }
-    return {"levels": result.levels, "dev_bleu": dev_bleu}
 
 
 def curves_csv(curves: Mapping[str, Curves]) -> str:
