@@ -5,17 +5,13 @@ A level is the embeddings or an encoder layer. The models learn a mixture of the
 
 from __future__ import annotations
 
-import torch
-
 from nmtkit.analyze.analysis import Analysis, Finding, Options
 from nmtkit.analyze.study import Study
-from nmtkit.data.batches import source_batch
-from nmtkit.models.base import Model, device_of
-from nmtkit.nn.capture import capture
+from nmtkit.measures import recording
+from nmtkit.models.base import Model
 from nmtkit.tables import figures
 from nmtkit.tables.bars import Heat, heat
 from nmtkit.tables.table import Column, Table, text_column
-from nmtkit.text.vocabulary import EOS, UNK
 
 ENDING = "_mixture"
 """Models record a mixture under a name with this ending."""
@@ -26,13 +22,10 @@ ByMixture = dict[str, dict[str, Shares]]
 
 
 def mixtures(model: Model) -> dict[str, Shares]:
-    """Return the mixtures of levels that a model records while it encodes, by name."""
-    # The mixtures are the same for every source, so any short one does.
-    with torch.inference_mode(), capture() as recorded:
-        model.encode(source_batch([[UNK, EOS]], device_of(model)))
+    """Return the mixtures of levels that a model records while it encodes any source, by name."""
     return {
-        site.rpartition(".")[2].removesuffix(ENDING): values[0].double().tolist()
-        for site, values in recorded.items()
+        site.rpartition(".")[2].removesuffix(ENDING): shares.double().tolist()
+        for site, shares in recording.probed(model)["encoder"].items()
         if site.endswith(ENDING)
     }
 

@@ -7,6 +7,7 @@ import torch
 
 from nmtkit.analyze import layers
 from nmtkit.errors import ConfigError
+from nmtkit.measures import recording
 from nmtkit.nn.capture import record
 from nmtkit.tables.bars import Heat, heat
 
@@ -50,13 +51,23 @@ class Stranger:
     def parameters(self):
         return iter([torch.empty(0, device="meta")])
 
+    context_rule = None
+
     def encode(self, batch):
         record("decoder.my_mixture", torch.tensor([[0.25, 1.0], [0.75, 0.0]]))
 
+    def decode(self, tgt_in, memory):
+        pass
+
 
 def test_a_variant_outside_the_package_is_seen_by_what_it_records_on_its_device(monkeypatch):
-    asked = []
-    monkeypatch.setattr(layers, "source_batch", lambda ids, device: asked.append(device))
+    made_up, asked = recording.made_up, []
+
+    def asked_for(lengths, device, pairs):
+        asked.append(device)
+        return made_up(lengths, torch.device("cpu"), pairs)
+
+    monkeypatch.setattr(recording, "made_up", asked_for)
     assert layers.mixtures(Stranger()) == {"my": [[0.25, 1.0], [0.75, 0.0]]}
     assert asked == [torch.device("meta")]
 
