@@ -35,8 +35,6 @@ from nmtkit.translate.over_long import cut
 
 POSITIONS = 4096
 """A batch has at most this many source positions, padding included."""
-LINES = 500
-"""Number of sentences that a worker cuts into subwords at once."""
 STATES, EMBEDDINGS = "states", "embeddings"
 Vectors = Array
 """(N) records, float32: the mean state and the mean source embedding of each sentence. An embedding
@@ -140,16 +138,11 @@ class Reader:
         """Return (sentence index, ids with </s>) of each piece; long sentences have several."""
         prep = self.study.run.prep
         side, vocabulary = TextSide.load(prep, "src"), load_vocabularies(prep)[0]
-
-        def pieces_from(first: int) -> list[tuple[int, list[int]]]:
-            return [
-                (row, vocabulary.encode(piece))
-                for row, line in enumerate(sentences[first : first + LINES], first)
-                for piece in cut(side.encode(line), self.max_source, side.splitter)
-            ]
-
-        starts = list(range(0, len(sentences), LINES))
-        return [piece for chunk in workers.mapped(pieces_from, starts, cores()) for piece in chunk]
+        return [
+            (row, vocabulary.encode(piece))
+            for row, line in enumerate(sentences)
+            for piece in cut(side.encode(line), self.max_source, side.splitter)
+        ]
 
     def _sums(self, ids: list[list[int]]) -> NDArray[np.float32]:
         """Return (B, D + E + 1): the sums of states and of embeddings over the real positions, and

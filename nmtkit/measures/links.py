@@ -43,13 +43,11 @@ class GoldSet:
     """Sentence pairs with gold links, as a model reads them.
 
     Attributes:
-        sizes: number of source words and of target words of each pair.
         src_words, tgt_words: the word of each subword of each sentence, </s> left out.
     """
 
     name: str
     gold: list[Gold]
-    sizes: list[tuple[int, int]]
     pairs: GivenPairs
     src_words: list[list[int]]
     tgt_words: list[list[int]]
@@ -83,7 +81,7 @@ def read_gold_set(prep: Path, paths: str) -> GoldSet:
     tgt, tgt_words = as_subwords(
         TextSide.load(prep, "tgt"), vocabularies[1], [target for _, target in pairs]
     )
-    return GoldSet(names[0].name, gold, sizes, GivenPairs(src, tgt), src_words, tgt_words)
+    return GoldSet(names[0].name, gold, GivenPairs(src, tgt), src_words, tgt_words)
 
 
 def read_gold(path: Path) -> list[Gold]:
