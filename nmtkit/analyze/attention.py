@@ -149,7 +149,6 @@ class Attention(Analysis[AttentionOptions, list[SystemAttention]]):
                 "on its own translation. Attention shows what a step read, not why it chose a "
                 "word."
             ),
-            facts={"set": set_name},
             attachments={
                 f"{system.system}.attention.json": system.model_dump_json() + "\n"
                 for system in result

@@ -21,7 +21,7 @@ from nmtkit.analyze.context_conditions import (
     Reader,
 )
 from nmtkit.analyze.context_reading import Example
-from nmtkit.analyze.study import SEED, TRAIN_ONE, Study
+from nmtkit.analyze.study import TRAIN_ONE, Study
 from nmtkit.data.documents import documents_file
 from nmtkit.errors import DataError
 from nmtkit.score.metrics import Metric
@@ -89,13 +89,10 @@ class Context(Analysis[Options, ContextUse]):
             systems,
             examples,
             {
-                "set": set_name,
                 "sentences": len(store),
                 "documents": len(store.documents),
                 "rules": {name: dataclasses.asdict(r.rule) for name, r in readers.items()},
-                "resamples": draws.resamples,
                 "trials": draws.trials,
-                "seed": SEED,
             },
         )
 

@@ -198,7 +198,7 @@ class Divergence(Analysis[Options, Divergences]):
                 "systems inside one column only."
             ),
             figure=figures.curves([Panel("layer", f"dv ({SHOWN})", curves)]),
-            facts={"set": result.set_name, "sentences": result.sentences},
+            facts={"sentences": result.sentences},
         )
 
 

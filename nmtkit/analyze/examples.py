@@ -7,7 +7,7 @@ from itertools import islice
 
 from nmtkit import files
 from nmtkit.analyze.analysis import Analysis, Finding, SentenceOptions
-from nmtkit.analyze.study import RESAMPLES, SEED, Study
+from nmtkit.analyze.study import Study
 from nmtkit.arrays import Array
 from nmtkit.score.resampling import FEWEST_FOR_P, Resampling, few_note, mean
 from nmtkit.score.significance import binomial, signs
@@ -87,11 +87,6 @@ class Examples(Analysis[SentenceOptions, Example]):
                 "rough; corpus BLEU, which `nmtkit score` tests, is not its mean."
             ),
             bars="\n".join(f"{label:>{width}}  {text}" for label, text in result.texts),
-            facts={
-                "set": result.set_name,
-                "resamples": RESAMPLES,
-                "seed": SEED,
-            },
         )
 
     def rows(self, result: Example) -> Rows:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from nmtkit import console
 from nmtkit.analyze.analysis import Analysis, Finding, Options, option
-from nmtkit.analyze.study import RESAMPLES, SEED, Study, interval_note
+from nmtkit.analyze.study import Study, interval_note
 from nmtkit.arrays import Floats, Ints
 from nmtkit.data.batches import Batch
 from nmtkit.errors import ConfigError, DataError
@@ -288,13 +288,7 @@ class Gates(Analysis[GatesOptions, GateMeans]):
                 "values."
             ),
             figure=images[first],
-            facts={
-                "set": result.set_name,
-                "sentences": result.sentences,
-                "seed": SEED,
-                "resamples": RESAMPLES,
-                "gates": result.gates,
-            },
+            facts={"sentences": result.sentences, "gates": result.gates},
             attachments=attachments,
         )
 

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 
 from nmtkit.analyze.analysis import Analysis, Finding, Options, option
-from nmtkit.analyze.study import RESAMPLES, SEED, Study, interval_note
+from nmtkit.analyze.study import SEED, Study, interval_note
 from nmtkit.arrays import Floats, Ints
 from nmtkit.measures import ablation, context_spread, recording
 from nmtkit.measures.ablation import Ablation
@@ -173,11 +173,8 @@ class Importance(Analysis[ImportanceOptions, Importances]):
             ),
             figure=_figure(systems, removal),
             facts={
-                "set": result.set_name,
                 "sentences": result.sentences,
                 "of": result.set_size,
-                "seed": SEED,
-                "resamples": RESAMPLES,
                 "attentions": {name: system.site for name, system in systems.items()},
             },
             attachments={f"points.{name}.csv": _csv(s.points) for name, s in systems.items()},

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from nmtkit.analyze.analysis import Finding, Measured, PaperAnalysis, PaperOptions, option
-from nmtkit.analyze.study import RESAMPLES, SEED, Study, interval_note
+from nmtkit.analyze.study import Study, interval_note
 from nmtkit.score import lengths
 from nmtkit.score import paper as papers
 from nmtkit.score.stored_scores import LengthScore
@@ -77,11 +77,7 @@ class Lengths(PaperAnalysis[LengthsOptions, LengthScores]):
                 "words out."
             ),
             figure=lengths.figure(scores, "subwords", first),
-            facts={
-                "resamples": RESAMPLES,
-                "seed": SEED,
-                "signatures": result.signatures,
-            },
+            facts={"signatures": result.signatures},
         )
 
     def printed_too(self, result: LengthScores) -> Measured:

@@ -191,6 +191,7 @@ def measured(analysis: AnyAnalysis, study: Study) -> Finding:
     ]
     table = replace(finding.table, notes=[*finding.table.notes, *study.warnings, *left_out])
     finding = replace(finding, table=table, name=analysis.name, title=analysis.title)
+    finding.facts.update(study.facts)
     if study.left_out:
         finding.facts["left_out"] = study.left_out
     if study.checkpoints:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 from nmtkit import console
 from nmtkit.arrays import Ints
 from nmtkit.errors import DataError, LeftOut
+from nmtkit.files import JsonObject
 from nmtkit.parallel import cores
 from nmtkit.records import TextSet
 from nmtkit.run import Run
@@ -52,6 +53,7 @@ class Study:
         set_names: as asked for; empty: the analysis' default.
         left_out: system -> why the analysis cannot use it.
         checkpoints: system -> the checkpoints that its model was loaded from.
+        facts: set, seed and resamples, once they are used; they become facts of the finding.
         too_long: system -> the number of sentences that it did not read because of their length.
         warnings: what a reader of the finding must know; they become notes of its table.
     """
@@ -62,6 +64,7 @@ class Study:
     set_names: list[str]
     left_out: dict[str, str] = field(default_factory=dict)
     checkpoints: dict[str, list[str]] = field(default_factory=dict)
+    facts: JsonObject = field(default_factory=dict)
     too_long: Counter[str] = field(default_factory=Counter)
     warnings: list[str] = field(default_factory=list)
 
@@ -71,9 +74,10 @@ class Study:
 
         Raises: ConfigError if there is none of that name.
         """
-        if self.set_names:
-            return self.run.text_set(self.set_names[0])
-        return [*self.run.sets("test"), *self.run.sets("dev"), *self.run.sets()][0]
+        named = list(map(self.run.text_set, self.set_names))
+        first, *_ = [*named, *self.run.sets("test"), *self.run.sets("dev"), *self.run.sets()]
+        self.facts["set"] = first.name
+        return first
 
     @property
     def set_name(self) -> str:
@@ -226,6 +230,7 @@ class Study:
 
     def draws(self, sentences: int) -> Draws:
         """Return the resamples and swaps of N sentences, for intervals and significance tests."""
+        self.facts |= {"seed": SEED, "resamples": RESAMPLES}
         return Draws(sentences, RESAMPLES, seed=SEED)
 
 

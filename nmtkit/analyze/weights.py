@@ -135,7 +135,7 @@ class Weights(Analysis[SentenceOptions, SentenceWeights]):
             figure=figures.grouped_bars(
                 result.words, series, where, "attention × gate", upright=True
             ),
-            facts={"set": result.set_name, "steps": result.steps},
+            facts={"steps": result.steps},
         )
 
 
