@@ -15,7 +15,6 @@ from nmtkit.analyze import ANALYSES
 from nmtkit.analyze.analysis import (
     Analysis,
     Finding,
-    Options,
     PaperAnalysis,
     as_words,
     flag,
@@ -70,22 +69,13 @@ def shows(name: str) -> str:
     return ANALYSES.get(name) or (cls.__doc__ or cls.title).partition("\n")[0].rstrip(".")
 
 
-def having(option: str) -> list[str]:
-    """Return the names of the analyses that have a given option."""
-    return [name for name in ANALYSES if option in find(name).Options.model_fields]
-
-
-def check_options(cls: type[AnyAnalysis], values: dict[str, Any]) -> Options:
-    """Return the options of an analysis, with checked values.
-
-    Raises: ConfigError for an option that the analysis does not have, or a bad value.
-    """
-    for key in values.keys() - cls.Options.model_fields.keys():
-        others = ", ".join(having(key))
-        hint = f"leave it out; these have it: {others}" if others else "no analysis has it"
+def check_option(cls: type[AnyAnalysis], key: str) -> None:
+    """Raise ConfigError for an option that only other analyses have."""
+    having = [name for name in ANALYSES if key in find(name).Options.model_fields]
+    if having and key not in cls.Options.model_fields:
         message = f"the analysis '{cls.name}' has no such option"
+        hint = f"leave it out; these have it: {', '.join(having)}"
         raise ConfigError(message, where=flag(key), hint=hint)
-    return cls.Options.of(values)
 
 
 def analyze(
@@ -113,7 +103,7 @@ def analyze(
     """
     check_format(output_format)
     cls = find(name)
-    values = check_options(cls, options)
+    values = cls.Options.of(options)
     study = _study(run, cls, systems, set_names)
     with run.recorded("analyze") as call, blamed_on(cls):
         call.analysis = cls.name

@@ -75,9 +75,7 @@ class _AnalysisCommand(Command):
             return super().parse_args(ctx, args)
         except Exception as error:  # typer's parser names an unknown option
             key = getattr(error, "option_name", "").removeprefix("--").replace("-", "_")
-            cls = stage.find(str(ctx.info_name))
-            if key not in cls.Options.model_fields and stage.having(key):
-                stage.check_options(cls, {key: None})
+            stage.check_option(stage.find(str(ctx.info_name)), key)
             raise
 
 

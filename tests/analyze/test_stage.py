@@ -632,16 +632,21 @@ def test_a_translation_without_weights_is_analysed_where_none_are_read(two):
 
 
 @pytest.mark.parametrize(
-    ("name", "options", "where", "hint"),
+    ("name", "key", "where", "hint"),
     [
-        ("lengths", {"measure": True}, "--measure", "these have it: cost"),
-        ("cost", {"buckets": "10"}, "--buckets", "these have it: lengths"),
-        ("cost", {"new_one": None}, "--new-one", "no analysis has it"),
+        ("lengths", "measure", "--measure", "these have it: cost"),
+        ("cost", "buckets", "--buckets", "these have it: lengths"),
     ],
 )
-def test_an_option_of_another_analysis_is_refused(two, name, options, where, hint):
-    error = two.refused(name, ConfigError, f"'{name}' has no such option", **options)
+def test_an_option_of_another_analysis_is_refused(name, key, where, hint):
+    cls, message = stage.find(name), f"'{name}' has no such option"
+    error = refused(ConfigError, message, stage.check_option, cls, key)
     assert error.where == where and hint in error.hint
+
+
+def test_an_option_of_no_analysis_is_refused(two):
+    two.refused("cost", ConfigError, "'--new-one'", new_one=None)
+    stage.check_option(stage.find("cost"), "new_one")  # the parser of options names it
     assert not (two.run.path / "analyze").exists()
 
 
