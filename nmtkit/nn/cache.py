@@ -5,7 +5,7 @@ Buffers are sized once and written by index; reordering hypotheses moves nothing
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,9 +14,6 @@ from torch.nn import functional as F
 from nmtkit.nn import cpu
 from nmtkit.nn.masks import Visible, additive, future
 from nmtkit.nn.state import Continued, select_rows
-
-CHANGING = "_length", "_entries", "_counted", "_seen", "recent", "_buffers"
-"""The attributes of a cache that a decoding step changes."""
 
 
 class Place(NamedTuple):
@@ -42,6 +39,9 @@ class Cache:
     whole buffers, and the device counts the entries. A CUDA graph of one step then serves all.
     """
 
+    CHANGING = "_length", "_entries", "_counted", "_seen", "recent", "_buffers"
+    """The attributes that a decoding step changes."""
+
     def __init__(self) -> None:
         self.visible: Visible = None
         """Which entries each query of this call may attend to, as numbers to add to scores (G,
@@ -66,15 +66,6 @@ class Cache:
         if self._counted is None:
             return self._length
         return Place(self._counted[0], self._capacity)
-
-    @property
-    def parts(self) -> dict[str, Any]:
-        """Return all that a step changes, as a tree; a tree with other leaves may be assigned."""
-        return {name: getattr(self, name) for name in CHANGING}
-
-    @parts.setter
-    def parts(self, parts: dict[str, Any]) -> None:
-        vars(self).update(parts)
 
     def fix(self) -> None:
         """Make all further steps, of one position each, alike in shape; make room for one step."""

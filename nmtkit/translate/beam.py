@@ -32,7 +32,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -60,8 +60,6 @@ LOOK = 8
 """Steps between two looks at a GPU. A look stops the GPU for about the time of a step, and a batch
 goes on for half of these steps in vain, so with some 30 steps 8 cost the least (30 / n + n / 2).
 """
-CHANGING = ("live", "slots", "left", "chosen", "step")
-"""The attributes of `Beams` that a step changes."""
 
 
 def search(
@@ -165,6 +163,9 @@ class Beams:
         look_every: steps between two looks.
     """
 
+    CHANGING = "live", "slots", "left", "chosen", "step"
+    """The attributes that a step changes."""
+
     def __init__(
         self, batch: Batch, settings: SearchSettings, demands: Sequence[Demand] | None = None
     ) -> None:
@@ -242,16 +243,6 @@ class Beams:
         self._unread.append(chosen.clone() if isinstance(chosen, Tensor) else chosen)
 
     @property
-    def parts(self) -> dict[str, Any]:
-        """Return all that a step changes; other values may be assigned."""
-        return {name: getattr(self, name) for name in CHANGING}
-
-    @parts.setter
-    def parts(self, parts: dict[str, Any]) -> None:
-        for name, value in parts.items():
-            setattr(self, name, value)
-
-    @property
     def looks(self) -> bool:
         """True if the host looks at the hypotheses after this step."""
         return self.step % self.look_every == 0 or self.step >= self.longest
@@ -326,20 +317,11 @@ class Search:
         last: (R) the newest token of each row.
     """
 
+    CHANGING: ClassVar = "decoders", "beams", "last"
+    """The attributes that a step reads or changes."""
     decoders: Decoders
     beams: Beams
     last: Tensor
-
-    @property
-    def parts(self) -> list[Any]:
-        """Return all that a step reads or changes, as a tree; one with other leaves may be
-        assigned.
-        """
-        return [self.decoders.parts, self.beams.parts, self.last]
-
-    @parts.setter
-    def parts(self, parts: list[Any]) -> None:
-        self.decoders.parts, self.beams.parts, self.last = parts
 
     def step(self) -> None:
         """Extend all hypotheses by a token."""

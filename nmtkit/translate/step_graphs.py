@@ -43,7 +43,7 @@ class Recorded:
 
     Attributes:
         replay: computes it again.
-        inputs: the leaves that it reads and changes (`Search.parts`); numbers are of the recording.
+        inputs: the leaves that it reads and changes (`leaves_of`); numbers are of the recording.
         counts: what a step adds to each number.
     """
 
@@ -188,14 +188,30 @@ def _kind(leaf: Any) -> Any:
 def leaves_of(search: Search) -> list[Any]:
     """Return the leaves of all that a step reads or changes."""
     leaves: list[Any] = []
-    mapped(search.parts, leaves.append)
+
+    def noted(leaf: Any) -> Any:
+        leaves.append(leaf)
+        return leaf
+
+    _replace(search, noted)
     return leaves
 
 
 def assign(search: Search, leaves: Sequence[Any]) -> None:
     """Give a search other leaves."""
     rest = iter(leaves)
-    search.parts = mapped(search.parts, lambda _: next(rest))
+    _replace(search, lambda _: next(rest))
+
+
+def _replace(tree: Any, function: Callable[[Any], Any]) -> Any:
+    """Return a tree with function(leaf) in place of each leaf; an object that names its CHANGING
+    attributes keeps its place, and has these replaced.
+    """
+    if not hasattr(tree, "CHANGING"):
+        return function(tree)
+    for name in tree.CHANGING:
+        setattr(tree, name, mapped(getattr(tree, name), lambda leaf: _replace(leaf, function)))
+    return tree
 
 
 def _copy(places: Sequence[Any], values: Sequence[Any]) -> None:

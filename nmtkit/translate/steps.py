@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -40,6 +39,9 @@ class Decoders:
         models: they share a target vocabulary; each has its own memory and state.
         batch: the sources (B sentences).
     """
+
+    CHANGING = "_memories", "_states"
+    """The attributes that a step reads or changes."""
 
     def __init__(self, models: Sequence[Model], batch: Batch) -> None:
         self.device = batch.src.device
@@ -81,22 +83,6 @@ class Decoders:
             return scores[0]
         return torch.stack([wide(s).log_softmax(-1) for s in scores]).logsumexp(0)
 
-    @property
-    def parts(self) -> list[Any]:
-        """Return the memories and the states, caches as their parts; other leaves may be
-        assigned.
-        """
-        states = [
-            {key: value.parts if isinstance(value, Cache) else value for key, value in s.items()}
-            for s in self._states
-        ]
-        return [self._memories, states]
-
-    @parts.setter
-    def parts(self, parts: list[Any]) -> None:
-        self._memories, states = parts
-        self._states = [_with_parts(*pair) for pair in zip(self._states, states, strict=True)]
-
     def fix(self) -> None:
         """Keep the shapes of caches from step to step."""
         mapped(self._states, lambda leaf: leaf.fix() if isinstance(leaf, Cache) else None)
@@ -108,14 +94,6 @@ class Decoders:
     def keep_sentences(self, sentences: Tensor) -> None:
         """Go on with these sentences of the memories."""
         self._memories = [select_rows(memory, sentences) for memory in self._memories]
-
-
-def _with_parts(state: State, parts: State) -> State:
-    """Return the parts, those of caches in their caches."""
-    for key, value in state.items():
-        if isinstance(value, Cache):
-            value.parts, parts[key] = parts[key], value
-    return parts
 
 
 def exact_logits(model: Model, hidden: Tensor) -> Tensor:
