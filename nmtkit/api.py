@@ -34,8 +34,8 @@ from nmtkit.translate import workers
 from nmtkit.translate.demands import LineDemand
 from nmtkit.translate.scorer import ForcedLine, Scorer
 from nmtkit.translate.systems import SystemGroup, choose
-from nmtkit.translate.translator import Translation
-from nmtkit.translate.windows import Boundaries, check_reads_documents, windowed, windows_for
+from nmtkit.translate.translator import Translation, Window
+from nmtkit.translate.windows import Boundaries, check_reads_documents, windowed
 from nmtkit.user_classes import blamed_on
 
 Starting = Sequence[int] | Literal["blank"] | None
@@ -196,13 +196,8 @@ class LoadedSystem:
         _check_counts(phrases, lines, "lists of phrases")
         demands = map(LineDemand, itertools.count(), beginnings, phrases)
         with self._computing():
-            return [
-                translation
-                for window, in_window in self._windows(self._searches, lines, documents)
-                for translation in self._searches.translate_window(
-                    window, None, in_window, list(itertools.islice(demands, len(window)))
-                )
-            ]
+            windows = self._windows(self._searches, lines, documents, demands)
+            return list(itertools.chain.from_iterable(self._searches.translate_windows(windows)))
 
     def score(
         self, src: Sequence[str], tgt: Sequence[str], documents: Starting = None
@@ -229,9 +224,9 @@ class LoadedSystem:
         with self._computing():
             return [
                 scored
-                for window, in_window in self._windows(self._scores, src, documents)
+                for lines, _, in_window, _ in self._windows(self._scores, src, documents)
                 for scored in self._scores.force(
-                    window, list(itertools.islice(targets, len(window))), in_window
+                    lines, list(itertools.islice(targets, len(lines))), in_window
                 )
             ]
 
@@ -299,10 +294,14 @@ class LoadedSystem:
         return torch.cuda.device(self.device) if gpu else contextlib.nullcontext()
 
     def _windows(
-        self, scorer: Scorer, lines: list[str], documents: Starting
-    ) -> Iterator[tuple[list[str], Documents | None]]:
+        self,
+        scorer: Scorer,
+        lines: list[str],
+        documents: Starting,
+        demands: Iterator[LineDemand] | None = None,
+    ) -> Iterator[Window]:
         boundaries = self._boundaries(documents, len(lines))
-        return windows_for(scorer.context_rule, windowed(lines), boundaries)
+        return scorer.windows(windowed(lines), boundaries, demands)
 
     def _boundaries(self, documents: Starting, count: int) -> Boundaries:
         """Return where documents start among `count` lines."""

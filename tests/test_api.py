@@ -237,7 +237,7 @@ def test_scores_are_float32_beside_a_search_in_bfloat16(run, monkeypatch):
     )
     seen = []
     for owner, name in (
-        (Translator, "translate_window"),
+        (Translator, "translate_windows"),
         (Scorer, "force"),
         (api, "encoder_states"),
     ):

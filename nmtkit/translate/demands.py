@@ -76,81 +76,43 @@ def phrase_ids(
     return tuple(filter(None, phrases))
 
 
-class LineDemands:
-    """What is asked of each piece of some lines.
-
-    A prefix is asked of the first piece. Phrases are asked of whole lines only.
+def piece_demands(
+    demand: LineDemand,
+    prefix: tuple[int, ...],
+    phrases: tuple[tuple[int, ...], ...],
+    pieces: Sequence[Sequence[int]],
+    settings: SearchSettings,
+) -> list[Demand]:
+    """Return what is asked of each piece of a line: a prefix of the first piece, phrases of whole
+    lines only.
 
     Args:
-        side, vocabulary: of the target.
+        demand: of the line; prefix, phrases: its token ids.
+        pieces: the ids of each piece.
         settings: of the search.
-        lines: the source.
-        demands: of each line; None = nothing.
-        ids: of each line the ids of its pieces.
-    Attributes:
-        prefixes: of each line the subwords that its translation begins with.
-        demands: of each piece of each line.
-    Raises: DataError if a demand cannot be met.
+    Raises: DataError if the demand cannot be met.
     """
-
-    def __init__(
-        self,
-        side: TextSide,
-        vocabulary: Vocabulary,
-        settings: SearchSettings,
-        lines: Sequence[str],
-        demands: Sequence[LineDemand] | None,
-        ids: Sequence[Sequence[Sequence[int]]],
-    ) -> None:
-        self._side, self._vocabulary, self._settings = side, vocabulary, settings
-        asked = [LineDemand(i) for i in range(len(ids))] if demands is None else demands
-        self.prefixes = [side.encode(d.prefix) if d.prefix.strip() else [] for d in asked]
-        self._unfinished: frozenset[int] = frozenset()
-        if any(demand.phrases for demand in asked):
-            subwords = enumerate(vocabulary)
-            joins_next = side.splitter.joins_next
-            self._unfinished = frozenset(i for i, subword in subwords if joins_next(subword))
-        self.demands = [
-            self._of_pieces(demand, prefix, pieces, line)
-            for demand, prefix, pieces, line in zip(asked, self.prefixes, ids, lines, strict=True)
-        ]
-
-    def _of_pieces(
-        self, demand: LineDemand, prefix: list[str], pieces: Sequence[Sequence[int]], line: str
-    ) -> list[Demand]:
-        if not pieces and (prefix or demand.phrases):
-            file = "prefixes" if prefix else "constraints"
-            raise DataError(
-                "the source line is blank, so its translation is blank",
-                where=f"the {file}, line {demand.number + 1:,}",
-                hint="give a blank line there",
-            )
-        forced = tuple(self._vocabulary.encode(prefix)[:-1])
-        if pieces:
-            self._check_room(demand.number, "the prefix", len(forced), len(pieces[0]))
-        if demand.phrases:
-            if len(pieces) > 1:
-                raise DataError(
-                    "the source line is translated in pieces, so the place of the phrases is"
-                    " unknown",
-                    where=f"the constraints, line {demand.number + 1:,}",
-                    hint="split the line, or translate it whole: --set search.max_source=…",
-                )
-            phrases = phrase_ids(self._side, self._vocabulary, demand)
-            length = len(forced) + sum(map(len, phrases))
-            self._check_room(demand.number, "what must appear", length, len(pieces[0]))
-            key = (demand.number, 0)
-            return [Demand(key, forced, phrases, self._unfinished, line)]
-        numbers = range(len(pieces))
-        return [Demand((demand.number, i), () if i else forced, source=line) for i in numbers]
-
-    def _check_room(self, number: int, what: str, length: int, source_length: int) -> None:
-        """Refuse a demand of more subwords than a translation may have."""
-        room = length_limit(source_length, self._settings) - 1  # </s> counts
-        if length > room:
-            raise DataError(
-                f"{what} has {counted(length, 'subword')}, but a translation of this line has at"
-                f" most {room:,}",
-                where=f"line {number + 1:,}",
-                hint="shorten it, or raise the limit: --set search.max_length_b=…",
-            )
+    number = demand.number
+    if not pieces and (prefix or phrases):
+        file = "prefixes" if prefix else "constraints"
+        raise DataError(
+            "the source line is blank, so its translation is blank",
+            where=f"the {file}, line {number + 1:,}",
+            hint="give a blank line there",
+        )
+    if phrases and len(pieces) > 1:
+        raise DataError(
+            "the source line is translated in pieces, so the place of the phrases is unknown",
+            where=f"the constraints, line {number + 1:,}",
+            hint="split the line, or translate it whole: --set search.max_source=…",
+        )
+    length = len(prefix) + sum(map(len, phrases))
+    if pieces and length > (room := length_limit(len(pieces[0]), settings) - 1):  # </s> counts
+        what = "what must appear" if phrases else "the prefix"
+        raise DataError(
+            f"{what} has {counted(length, 'subword')}, but a translation of this line has at most"
+            f" {room:,}",
+            where=f"line {number + 1:,}",
+            hint="shorten it, or raise the limit: --set search.max_length_b=…",
+        )
+    return [Demand((number, i), () if i else prefix, phrases) for i in range(len(pieces))]

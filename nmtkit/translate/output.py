@@ -4,14 +4,13 @@ targets, and how fast it was.
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import itertools
 import json
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
@@ -21,10 +20,10 @@ from nmtkit.corpora.document_starts import BLANK, MARKER
 from nmtkit.data.ragged import RaggedShards
 from nmtkit.errors import DataError, counted
 from nmtkit.records import SearchSpeed
-from nmtkit.translate.demands import LineDemand, read_demands
+from nmtkit.translate.demands import LineDemand
 from nmtkit.translate.scorer import Scorer
 from nmtkit.translate.systems import SystemGroup
-from nmtkit.translate.translator import Translation, Window
+from nmtkit.translate.translator import Translation
 from nmtkit.translate.windows import (
     MARKED,
     Boundaries,
@@ -32,7 +31,6 @@ from nmtkit.translate.windows import (
     file_windows,
     is_marker,
     stream_windows,
-    windows_for,
 )
 
 WRONG_MARK = {
@@ -50,7 +48,7 @@ def print_translations(
     group: SystemGroup,
     source: str,
     boundaries: Boundaries,
-    demands: Iterable[LineDemand] | None = None,
+    demands: Iterator[LineDemand] | None = None,
 ) -> None:
     """Translate a file or stdin (-) to stdout, a window at a time.
 
@@ -61,7 +59,6 @@ def print_translations(
         boundaries: where documents start.
         demands: what is asked of each line; None = nothing.
     """
-    demands = iter(demands or read_demands())
     start = time.monotonic()
     number = 0
     marked = False
@@ -74,19 +71,14 @@ def print_translations(
 
     # A pipe gets a translation as it is, a terminal no control characters.
     shown = console.visible if sys.stdout.isatty() else str
-    waiting: collections.deque[list[str]] = collections.deque()
-
-    def read(windows: Iterable[list[str]]) -> Iterator[Window]:
-        for lines, documents in windows_for(scorer.context_rule, windows, boundaries):
-            waiting.append(lines)
-            asked = list(itertools.islice(demands, len(lines)))
-            yield Window(boundaries.sentences(lines), None, documents, asked)
-
+    texts = stream_windows(sys.stdin.buffer) if source == "-" else file_windows(source)
+    texts, again = itertools.tee(texts)
+    lines = itertools.chain.from_iterable(again)
+    windows = scorer.windows(texts, boundaries, demands)
     with _progress(group, source) as scorer.done:
-        windows = stream_windows(sys.stdin.buffer) if source == "-" else file_windows(source)
         # A program that writes to stdin may wait for translations before it writes more.
-        for translations in scorer.translate_windows(read(windows), ahead=source != "-"):
-            for line, translation in zip(waiting.popleft(), translations, strict=True):
+        for translations in scorer.translate_windows(windows, ahead=source != "-"):
+            for translation, line in zip(translations, lines, strict=False):
                 number += 1
                 marked = marked or is_marker(line)
                 sys.stdout.write(shown(printed(line, translation)))
@@ -112,21 +104,16 @@ def print_forced(
     start = time.monotonic()
     targets = files.text_lines(target)
     number = 0
+    windows = scorer.windows(file_windows(source), boundaries, spans=spans)
     with _progress(group, source) as scorer.done:
-        for window, documents in windows_for(scorer.context_rule, file_windows(source), boundaries):
-            references = boundaries.sentences(list(itertools.islice(targets, len(window))))
-            lines, known = boundaries.sentences(window), spans_of(spans, number, len(window))
+        for lines, known, documents, _ in windows:
+            references = boundaries.sentences(list(itertools.islice(targets, len(lines))))
             for line in scorer.force(lines, references, documents, known):
                 number += 1
                 record = {"line": number, "log_prob": line.log_prob, **asdict(line)}
                 sys.stdout.write(console.visible(json.dumps(record, ensure_ascii=False)) + "\n")
     sys.stdout.flush()
     console.say(summary(scorer.counts, time.monotonic() - start))
-
-
-def spans_of(spans: RaggedShards | None, first: int, count: int) -> list[list[int]] | None:
-    """Return the spans of `count` lines from the first; None if no spans are known."""
-    return None if spans is None else [spans[i].tolist() for i in range(first, first + count)]
 
 
 def checked_boundaries(

@@ -6,7 +6,6 @@ import contextlib
 import itertools
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -44,31 +43,16 @@ from nmtkit.translate.output import (
     nbest_line,
     print_forced,
     print_translations,
-    spans_of,
     speed,
     summary,
 )
 from nmtkit.translate.risk import external_utility
 from nmtkit.translate.scorer import Scorer
 from nmtkit.translate.systems import SystemGroup, choose, owned, search_overrides
-from nmtkit.translate.translator import Window
-from nmtkit.translate.windows import Boundaries, file_windows, named_boundaries, windows_for
+from nmtkit.translate.windows import Boundaries, file_windows, named_boundaries
 
 READERS = 4
 """The most workers that read text for a GPU."""
-
-
-class Unavailable(DataError):
-    """A system that another process is writing to, or that cannot be loaded."""
-
-
-@contextlib.contextmanager
-def _loading() -> Iterator[None]:
-    """Raise Unavailable in the place of a user error, of which other systems may be free."""
-    try:
-        yield
-    except (ConfigError, DataError) as error:
-        raise Unavailable(error.message, error.where, error.hint) from None
 
 
 def translate(run: Run, **values: Any) -> None:
@@ -141,7 +125,6 @@ def _check_beside(run: Run, source: str | None, sets: list[TextSet], path: Path,
     if source == "-":
         message = f"{name} needs a source that can be read twice"
         raise ConfigError(message, where="-", hint="put it into a file and name that")
-    files.check_file(path, where=name)
     text = Path(source or run.source(sets[0].name))
     counts = [sum(map(len, file_windows(side))) for side in (text, path)]
     if counts[0] != counts[1]:
@@ -219,7 +202,7 @@ class _Stage:
         for group in groups:
             try:
                 self.translate_sets(group, sets)
-            except (Unavailable, CheckpointError, TrainingDiverged) as error:
+            except (ConfigError, DataError, CheckpointError, TrainingDiverged) as error:
                 skipped += 1
                 if self.options.systems or skipped == len(groups):
                     raise
@@ -232,8 +215,7 @@ class _Stage:
         with contextlib.ExitStack() as locks:
             folders = {self.run.system(group.name).path, *(s.path for s in group.systems)}
             for path in sorted(folders):
-                with _loading():
-                    locks.enter_context(locked(path, "translate", reads=True))
+                locks.enter_context(locked(path, "translate", reads=True))
             for text_set in sets:
                 inputs, folder = self._inputs(group, text_set), group.translation(text_set.name)
                 recover(folder, owned)
@@ -244,8 +226,7 @@ class _Stage:
                     )
                     continue
                 check_writable(self.run.system(group.name).path)
-                with _loading():
-                    scorer = scorer or self.scorer(group)
+                scorer = scorer or self.scorer(group)
                 self._translate_set(folder, text_set, scorer, inputs)
 
     def _inputs(self, group: SystemGroup, text_set: TextSet) -> TranslationInputs:
@@ -292,7 +273,13 @@ class _Stage:
         names = [HYPOTHESES, SUBWORDS] + [NBEST] * (scorer.settings.nbest > 1)
         with contextlib.ExitStack() as stack:
             streams = [stack.enter_context(files.writing(folder / name)) for name in names]
-            translated = scorer.translate_windows(self._windows(text_set, scorer))
+            windows = scorer.windows(
+                file_windows(self.run.source(text_set.name)),
+                _boundaries(self.run, text_set),
+                read_demands(self.options.prefix, self.options.constraints),
+                load_spans(self.run.prep / text_set.name, text_set.lines),
+            )
+            translated = scorer.translate_windows(windows)
             for number, translation in enumerate(itertools.chain.from_iterable(translated), 1):
                 lines = [translation.text + "\n", " ".join(translation.subwords) + "\n"]
                 if NBEST in names:
@@ -300,18 +287,6 @@ class _Stage:
                 for stream, line in zip(streams, lines, strict=True):
                     stream.write(line)
         return names
-
-    def _windows(self, text_set: TextSet, scorer: Scorer) -> Iterator[Window]:
-        """Yield the lines of a set, and what is known and asked of them."""
-        spans = load_spans(self.run.prep / text_set.name, text_set.lines)
-        windows = file_windows(self.run.source(text_set.name))
-        boundaries = _boundaries(self.run, text_set)
-        demands = read_demands(self.options.prefix, self.options.constraints)
-        number = 0
-        for lines, documents in windows_for(scorer.context_rule, windows, boundaries):
-            of_window = spans_of(spans, number, len(lines))
-            number += len(lines)
-            yield Window(lines, of_window, documents, list(itertools.islice(demands, len(lines))))
 
 
 def _sha256(path: Path | None) -> str | None:

@@ -7,24 +7,26 @@ import gc
 import itertools
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple, Self, TypeVar
 
 import torch
 
 from nmtkit.data.documents import Documents
+from nmtkit.data.ragged import RaggedShards
 from nmtkit.models.base import Model
 from nmtkit.parallel import Workers, one_ahead
 from nmtkit.settings import SearchSettings
 from nmtkit.text.side import TextSide
 from nmtkit.text.vocabulary import UNK, Vocabulary, load_vocabularies
-from nmtkit.translate.demands import LineDemand, LineDemands
+from nmtkit.translate.demands import LineDemand, phrase_ids, piece_demands
 from nmtkit.translate.hypotheses import Hypothesis, NBest
 from nmtkit.translate.over_long import cut
+from nmtkit.translate.prefix import Demand
 from nmtkit.translate.searcher import MANY_LINES, Searcher
-from nmtkit.translate.windows import windowed
+from nmtkit.translate.windows import Boundaries, windowed, windows_for
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -158,6 +160,28 @@ class Translator(Searcher):
         windows = map(Window, windowed(lines))
         return itertools.chain.from_iterable(self.translate_windows(windows))
 
+    def windows(
+        self,
+        texts: Iterable[list[str]],
+        boundaries: Boundaries,
+        demands: Iterator[LineDemand] | None = None,
+        spans: RaggedShards | None = None,
+    ) -> Iterator[Window]:
+        """Yield the windows of a text; whole documents if a model reads context.
+
+        Args:
+            texts: the lines, in windows.
+            boundaries: where documents start.
+            demands: what is asked of each line; spans: of each line; None as in `Window`.
+        """
+        number = 0
+        for lines, documents in windows_for(self.context_rule, texts, boundaries):
+            end = number + len(lines)
+            known = None if spans is None else [spans[i].tolist() for i in range(number, end)]
+            asked = None if demands is None else list(itertools.islice(demands, len(lines)))
+            yield Window(boundaries.sentences(lines), known, documents, asked)
+            number = end
+
     def translate_windows(
         self, windows: Iterable[Window], ahead: bool = True
     ) -> Iterator[list[Translation]]:
@@ -202,12 +226,31 @@ class Translator(Searcher):
         for pieces in ids:
             self._count_source(pieces)
         lines, spans, documents, demands = window
-        asked = LineDemands(self.tgt_side, self.tgt_vocab, self.settings, lines, demands, ids)
+        asked = [LineDemand(i) for i in range(len(ids))] if demands is None else demands
+        begins = [self.tgt_side.encode(d.prefix) if d.prefix.strip() else [] for d in asked]
+        demanded = list(map(self._demands, asked, begins, ids, lines))
         fitting = self._fitting(spans, ids)
-        translated = self._translated(ids, fitting, documents, self.done, asked.demands)
-        subwords = list(map(self._subwords, translated, asked.prefixes))
+        translated = self._translated(ids, fitting, documents, self.done, demanded)
+        subwords = list(map(self._subwords, translated, begins))
         texts = self._mapped(Translator._text, list(itertools.chain(*subwords)))
         return (self._join(*of_line, texts) for of_line in zip(translated, subwords, strict=True))
+
+    def _demands(
+        self, demand: LineDemand, prefix: list[str], pieces: list[list[int]], line: str
+    ) -> list[Demand]:
+        """Return what is asked of each piece of a line."""
+        phrases = phrase_ids(self.tgt_side, self.tgt_vocab, demand)
+        unfinished = self._unfinished if phrases else frozenset()
+        of_line = piece_demands(
+            demand, tuple(self.tgt_vocab.encode(prefix)[:-1]), phrases, pieces, self.settings
+        )
+        return [replace(d, unfinished=unfinished, source=line) for d in of_line]
+
+    @cached_property
+    def _unfinished(self) -> frozenset[int]:
+        """The ids of subwords that do not end a word."""
+        joins_next = self.tgt_side.splitter.joins_next
+        return frozenset(i for i, subword in enumerate(self.tgt_vocab) if joins_next(subword))
 
     def _fitting(
         self, spans: Sequence[Sequence[int]] | None, ids: Sequence[Sequence[Sequence[int]]]
