@@ -309,8 +309,8 @@ class SearchSettings(Section):
     max_length_b: int = Field(50, ge=0, le=100_000)
     """b of the limit a·n+b."""
     nbest: int = Field(1, ge=1, le=10_000)
-    """Translations written for each sentence; at most `mbr` if that is set, else at most `beam`, or
-    any number with `sample`.
+    """Translations written for each sentence, best first; above 1 as lines of JSON. At most `mbr`
+    if that is set, else at most `beam`, or any number with `sample`.
     """
     average: AtLeastOne = 1
     """Average the parameters of this many of the last checkpoints at multiples of

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any, Optional
+
+from pydantic import create_model
 
 from nmtkit.options import (
     GENERAL,
@@ -16,13 +19,41 @@ from nmtkit.options import (
     set_names_option,
     set_option,
 )
+from nmtkit.settings import SearchSettings
 
 SEARCH = "Search (default: the system's own settings)"
 OTHER = "Other ways to choose a translation"
 """Panels of the help."""
 
 
-class TranslateOptions(Options):
+def _of_settings(panel: str, **metavars: str | None) -> dict[str, Any]:
+    """Return options that override settings of the search."""
+    fields = SearchSettings.model_fields
+    return {
+        key: (
+            Optional[fields[key].annotation],
+            option(
+                None,
+                metavar,
+                flag(key),
+                panel=panel,
+                help=f"{fields[key].description} (search.{key})",
+            ),
+        )
+        for key, metavar in metavars.items()
+    }
+
+
+SearchOptions: Any = create_model(
+    "SearchOptions",
+    __base__=Options,
+    **_of_settings(SEARCH, beam="N", length_penalty="X", nbest="N", average="K"),
+    **_of_settings(OTHER, sample=None, temperature="X", top_k="K", top_p="P", seed="N", mbr="N"),
+    **_of_settings(OTHER, diverse_groups="G", diversity="X"),
+)
+
+
+class TranslateOptions(SearchOptions):  # type: ignore[misc]
     """The options of `nmtkit translate`."""
 
     source: str | None = option(None, "-|FILE", argument=True)
@@ -42,16 +73,6 @@ class TranslateOptions(Options):
     documents. `marker`: lines `<d>` start documents and are copied to the output. FILE has a
     document id for each line, or the line numbers (from 0) at which documents start. Default: each
     line is its own document."""
-    beam: int | None = option(None, "N", panel=SEARCH, ge=1)
-    """Beam size; 1 = greedy search (search.beam)."""
-    length_penalty: float | None = option(None, "X", panel=SEARCH, ge=0)
-    """Length penalty: a higher value favours longer translations, 0 = none (search.length_penalty).
-    """
-    nbest: int | None = option(None, "N", panel=SEARCH, ge=1)
-    """N above 1: print the N best translations per sentence, best first, as JSON lines
-    (search.nbest)."""
-    average: int | None = option(None, "K", panel=SEARCH, ge=1)
-    """Average the last K checkpoints; 1 = use the best checkpoint (search.average)."""
     prefix: Path | None = option(None, "FILE", panel=OTHER)
     """Lines that the translations begin with, one for each source line; a blank line means
     no prefix. The last word of a prefix is a whole word; with SentencePiece it may go on."""
@@ -59,32 +80,10 @@ class TranslateOptions(Options):
     """Phrases that the translations must have: one line for each source line, phrases separated by
     tabs; a blank line means no phrases. Needs beam search (--beam). With SentencePiece the last
     word of a phrase may go on."""
-    sample: bool | None = option(None, None, "--sample", panel=OTHER)
-    """Draw translations from the model's distribution instead of searching; --nbest N draws N of
-    each line (search.sample)."""
-    temperature: float | None = option(None, "X", panel=OTHER)
-    """--sample: below 1, probable words are drawn more often; above 1, less often
-    (search.temperature)."""
-    top_k: int | None = option(None, "K", panel=OTHER, ge=0)
-    """--sample: draw only from the K most probable subwords (search.top_k)."""
-    top_p: float | None = option(None, "P", panel=OTHER)
-    """--sample: draw only from the most probable subwords that together have probability P
-    (search.top_p)."""
-    seed: int | None = option(None, "N", panel=OTHER, ge=0)
-    """--sample: seed of the draws; the same seed draws the same translations (search.seed)."""
-    mbr: int | None = option(None, "N", panel=OTHER, ge=0)
-    """Choose by minimum Bayes risk with chrF, among N samples with --sample, else among the N best
-    of the beam (search.mbr)."""
     metric: str | None = option(None, "NAME=COMMAND", panel=OTHER)
     """--mbr: the utility instead of chrF. The shell runs COMMAND, which reads lines of source,
     candidate and other candidate, separated by tabs, and prints one number for each.
     NAME:lower=COMMAND if lower is better."""
-    diverse_groups: int | None = option(None, "G", panel=OTHER, ge=1)
-    """Search with G groups that share the beam and choose different subwords, for an --nbest list
-    whose translations differ (search.diverse_groups)."""
-    diversity: float | None = option(None, "X", panel=OTHER, ge=0)
-    """--diverse-groups: the penalty for a subword that a hypothesis of an earlier group has chosen
-    (search.diversity)."""
     assignments: list[str] = set_option("search.max_length_b=20", SEARCH)
     preset: str | None = preset_option("none", SEARCH, "The search settings")
     config: Path | None = option(None, "FILE", panel=SEARCH, once=True)
