@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import json
 import math
-import os
 import re
 import statistics
 from collections.abc import Mapping, Sequence
@@ -36,9 +35,7 @@ from nmtkit.toml import flat
 
 SPACED, ORDERS = 199, 20
 """Draws of Student's t for each quantile; orders in which a resample meets the quantiles."""
-_MARK = re.compile(r"[-_.]+(s|seed|run)?\d*[-_.]*$")
-"""The beginning of a seed's mark, at the end of the common part of names."""
-_WHOLE_MARK = re.compile(r"[-_.](s|seed|run)\d+$")
+_MARK = re.compile(r"[-_.](s|seed|run)\d+$")
 """The mark of a seed at the end of a name."""
 GROUPINGS = ("seed", "name")
 """Systems with the same settings, except the seed; systems with the same name, except its mark."""
@@ -67,10 +64,7 @@ def group_systems(
     for name, (rest, seed) in settings.items():
         shared = without_mark(name) if by_name else _key(rest)
         by_key.setdefault(f"only {name}" if seed is None else shared, []).append(name)
-    stems = [
-        (key if by_name else _MARK.sub("", os.path.commonprefix(names))) if names[1:] else names[0]
-        for key, names in by_key.items()
-    ]
+    stems = [without_mark(names[0]) if names[1:] else names[0] for names in by_key.values()]
     named = []
     for stem, names in zip(stems, by_key.values(), strict=True):
         unique = stem and stems.count(stem) == 1 and (stem in names or stem not in settings)
@@ -82,7 +76,7 @@ def group_systems(
 
 def without_mark(name: str) -> str:
     """Return the name of a system without the mark of its seed."""
-    return _WHOLE_MARK.sub("", name)
+    return _MARK.sub("", name)
 
 
 def _key(values: Any) -> str:
@@ -111,46 +105,6 @@ def spread(values: Sequence[float]) -> Spread:
     )
 
 
-def over_seeds_and_sentences(
-    ours: Sequence[Metric],
-    theirs: Sequence[Metric],
-    draws: Draws,
-    others: Sequence[Sequence[float]] = (),
-) -> tuple[Estimate, float | None]:
-    """Return the difference of two groups' means with its 95% interval, and the two-sided p, if
-    both the training seeds and the sentences were others.
-
-    A hierarchical bootstrap. Each resample draws sentences, the same for all systems, and adds an
-    error of the seeds: the seeds' pooled standard deviation times √(1/n + 1/m) times a value of
-    Student's t with n + m - 2 degrees of freedom (`student_t`). Two or three seeds drawn with
-    replacement would vary too little: p < 0.05 would be far more frequent than one in twenty
-    without a difference (tests/benchmarks/seed_tests.py).
-
-    Args:
-        ours, theirs: one metric a seed, of n and of m seeds; their variances count as equal.
-        others: scores of the seeds of other systems. If n or m is 1, the variances of all count as
-            equal, and the degrees of freedom are those of all.
-    Returns: the difference without interval and p if the error of the seeds is not known (fewer
-        than FEWEST_FREEDOM degrees of freedom for a single seed), or if there are few sentences.
-    """
-    first, second = ([Resampled.of(metric, draws) for metric in of] for of in (ours, theirs))
-    delta, p = over_seeds(first, second, draws.sentences, draws.seed, others)
-    known = _varied([[metric.value for metric in of] for of in (ours, theirs)], others)
-    return (delta, p) if known else (Estimate(delta.value), None)
-
-
-def _varied(
-    groups: Sequence[Sequence[float]], others: Sequence[Sequence[float]]
-) -> Sequence[Sequence[float]]:
-    """Return the scores whose variance is the error of the seeds of two groups; none if it is not
-    known.
-    """
-    if all(len(group) > 1 for group in groups):
-        return groups
-    known = [group for group in (*groups, *others) if len(group) > 1]
-    return known if sum(len(group) - 1 for group in known) >= FEWEST_FREEDOM else []
-
-
 class Resampled(NamedTuple):
     """The score of one seed: on the test set, and on each resample of it."""
 
@@ -169,24 +123,38 @@ def over_seeds(
     sentences: int,
     seed: int,
     others: Sequence[Sequence[float]] = (),
+    if_unknown: bool = False,
 ) -> tuple[Estimate, float | None]:
-    """Return the difference of two groups' means, as `over_seeds_and_sentences`, from resampled
-    scores; if the error of the seeds is not known, it is that of other sentences alone.
+    """Return the difference of two groups' means with its 95% interval, and the two-sided p, if
+    both the training seeds and the sentences were others.
+
+    A hierarchical bootstrap. Each resample draws sentences, the same for all systems, and adds an
+    error of the seeds: the seeds' pooled standard deviation times √(1/n + 1/m) times a value of
+    Student's t with n + m - 2 degrees of freedom (`student_t`). Two or three seeds drawn with
+    replacement would vary too little: p < 0.05 would be far more frequent than one in twenty
+    without a difference (tests/benchmarks/seed_tests.py).
 
     Args:
-        ours, theirs: one score a seed; all have the same resamples.
+        ours, theirs: one score a seed, of n and of m seeds; their variances count as equal. All
+            have the same resamples.
         sentences: of the test set.
         seed: of the draws of Student's t.
-        others: scores of the seeds of other systems.
+        others: scores of the seeds of other systems. If n or m is 1, the variances of all count as
+            equal, and the degrees of freedom are those of all.
+        if_unknown: take other sentences alone if the error of the seeds is not known (fewer than
+            FEWEST_FREEDOM degrees of freedom for a single seed).
+    Returns: the difference without interval and p if that error is not known, unless `if_unknown`,
+        or if there are few sentences.
     """
     groups = [[score.value for score in group] for group in (ours, theirs)]
     gap = statistics.fmean(groups[0]) - statistics.fmean(groups[1])
-    if sentences < FEWEST_FOR_P:
+    varied = _varied(groups, others)
+    if sentences < FEWEST_FOR_P or not (varied or if_unknown):
         return Estimate(gap), None
     means = [np.mean([score.samples for score in group], 0) for group in (ours, theirs)]
     samples = means[0] - means[1]
-    varied = _varied(groups, others)
-    if freedom := sum(len(group) - 1 for group in varied):
+    if varied:
+        freedom = sum(len(group) - 1 for group in varied)
         squares = sum(len(group) * np.var(group) for group in varied)
         error = math.sqrt(squares / freedom * (1 / len(ours) + 1 / len(theirs)))
         samples = samples + error * student_t(freedom, len(samples), seed)
@@ -194,6 +162,18 @@ def over_seeds(
     resamples = samples.shape[-1]
     p = min(1.0, 2 * (float(tail) * resamples + 1) / (resamples + 1))
     return estimate(gap, samples, sentences), p
+
+
+def _varied(
+    groups: Sequence[Sequence[float]], others: Sequence[Sequence[float]]
+) -> Sequence[Sequence[float]]:
+    """Return the scores whose variance is the error of the seeds of two groups; none if it is not
+    known.
+    """
+    if all(len(group) > 1 for group in groups):
+        return groups
+    known = [group for group in (*groups, *others) if len(group) > 1]
+    return known if sum(len(group) - 1 for group in known) >= FEWEST_FREEDOM else []
 
 
 def smallest_p(resamples: int) -> float:
@@ -269,7 +249,9 @@ def _against(
         better = gap > 0 if system.higher_is_better else gap < 0
         p = compare(test, system, baseline, draws).p
         pairs.append(SeedPair(seed, name, partner, gap, better, p))
-    ours, theirs = ([metrics[name] for name in names.systems] for names in (group, base))
+    ours, theirs = (
+        [Resampled.of(metrics[name], draws) for name in names.systems] for names in (group, base)
+    )
     others = [values[name] for name in values if name not in (group.name, base.name)]
-    delta, p_both = over_seeds_and_sentences(ours, theirs, draws, others)
+    delta, p_both = over_seeds(ours, theirs, draws.sentences, draws.seed, others)
     return SeedDifference(delta.value or 0.0, pairs, delta.low, delta.high, p_both)

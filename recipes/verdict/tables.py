@@ -226,6 +226,7 @@ def against_first(
             sentences,
             seed,
             [values[other] for other in values if other not in (first, row)],
+            if_unknown=True,
         )
         for row in rows
     }

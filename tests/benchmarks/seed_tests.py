@@ -6,7 +6,7 @@ Two systems are drawn again and again, with the same expected score over all see
 score is a mean over sentences. Its variance has three sources: the sentences that favour one system
 (their standard error is the unit), the training seed, and the sentences that favour one seed. A test
 at 5 % should find a difference in at most 5 % of the draws. The last column is the share of draws in
-which `over_seeds_and_sentences` finds a difference of four units. A system with one seed is compared
+which `over_seeds` finds a difference of four units. A system with one seed is compared
 with a baseline of two, beside OTHERS systems of two, whose seeds vary equally.
 """
 
@@ -18,11 +18,11 @@ import numpy as np
 
 from nmtkit.score.metrics import Metric
 from nmtkit.score.resampling import Draws
-from nmtkit.score.seeds import over_seeds_and_sentences
+from nmtkit.score.seeds import Resampled, over_seeds
 
 SENTENCES = 200
 OTHERS = 6
-TESTS = ("sentences only", "seeds drawn with replacement", "over_seeds_and_sentences")
+TESTS = ("sentences only", "seeds drawn with replacement", "over_seeds")
 
 
 def mean_score(scores: np.ndarray) -> Metric:
@@ -71,7 +71,8 @@ def p_values(
         for group in samples
     ]
     values = [[metric.value for metric in of_system] for of_system in others]
-    p = over_seeds_and_sentences(ours, theirs, draws, values)[1]
+    first, second = ([Resampled.of(metric, draws) for metric in of] for of in (ours, theirs))
+    p = over_seeds(first, second, draws.sentences, draws.seed, values)[1]
     assert p is not None
     return [two_sided(fixed), two_sided(drawn[0] - drawn[1]), p]
 
