@@ -9,7 +9,7 @@ from nmtkit import files
 from nmtkit.analyze.analysis import Analysis, Finding, SentenceOptions
 from nmtkit.analyze.study import Study
 from nmtkit.arrays import Array
-from nmtkit.score.resampling import FEWEST_FOR_P, Resampling, few_note, mean
+from nmtkit.score.resampling import FEWEST_FOR_P, Draws, few_note, mean
 from nmtkit.score.significance import binomial, signs
 from nmtkit.score.translations import bleu_of
 from nmtkit.tables.table import Column, Rows, Table, interval_column, text_column
@@ -28,7 +28,7 @@ class Example:
     texts: list[tuple[str, str]]
     bleu: dict[str, Array]
     signature: str
-    resampling: Resampling
+    resampling: Draws
 
 
 class Examples(Analysis[SentenceOptions, Example]):

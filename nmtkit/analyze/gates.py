@@ -29,7 +29,7 @@ from nmtkit.measures.words import (
 )
 from nmtkit.models.base import Model
 from nmtkit.nn.masks import real_positions
-from nmtkit.score.resampling import Resampling, ratios
+from nmtkit.score.resampling import Draws, ratios
 from nmtkit.tables import figures
 from nmtkit.tables.table import Column, Estimate, Table, interval_column, text_column, text_columns
 from nmtkit.text.tokenizer import Side
@@ -130,7 +130,7 @@ def means(
     values: Floats,
     words: Words,
     in_groups: Sequence[Group],
-    draws: Resampling,
+    draws: Draws,
 ) -> list[Estimate]:
     """Return the mean of each group over its words, with intervals over resampled sentences."""
     sums, counts = [], []

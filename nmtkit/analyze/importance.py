@@ -13,7 +13,7 @@ from nmtkit.analyze.study import SEED, Study, interval_note
 from nmtkit.arrays import Floats, Ints
 from nmtkit.measures import ablation, context_spread, recording
 from nmtkit.measures.ablation import Ablation
-from nmtkit.score.resampling import Resampling, estimate, mean
+from nmtkit.score.resampling import Draws, estimate, mean
 from nmtkit.tables import figures
 from nmtkit.tables.table import Column, Estimate, Table, csv_text, interval_column, text_columns
 
@@ -90,7 +90,7 @@ def numbers_of(totals: Floats) -> dict[str, Floats]:
         }
 
 
-def estimates(points: Points, draws: Resampling, rows: Ints) -> list[Estimate]:
+def estimates(points: Points, draws: Draws, rows: Ints) -> list[Estimate]:
     """Return the table's numbers of a system, with intervals over resamples of the sentences."""
     of_sentences = sums(points, points.spread.shape[1])[rows]
     values, resampled = numbers_of(of_sentences.sum(0)), numbers_of(draws.sums(of_sentences))

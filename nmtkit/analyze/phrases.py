@@ -19,7 +19,7 @@ from nmtkit.errors import ConfigError, DataError
 from nmtkit.measures import expressions
 from nmtkit.measures.expressions import Expression, Match, spaced, translations
 from nmtkit.records import TextSet
-from nmtkit.score.resampling import FEW, Resampling, estimate
+from nmtkit.score.resampling import FEW, Draws, estimate
 from nmtkit.score.significance import wilson
 from nmtkit.score.translations import lines_of, sets_to_score
 from nmtkit.tables import figures
@@ -283,7 +283,7 @@ def rows_of(in_set: SetOccurrences, systems: Sequence[str]) -> Rows:
     Returns: set, section, label, in source, in reference, share of each system, difference of each
         but the first.
     """
-    resampling = Resampling(in_set.sentences, RESAMPLES, seed=SEED)
+    resampling = Draws(in_set.sentences, RESAMPLES, seed=SEED)
     rows = []
     for section, label, members in groups_of(in_set.occurrences):
         counts = np.zeros((in_set.sentences, 1 + len(in_set.systems)))
@@ -295,7 +295,7 @@ def rows_of(in_set: SetOccurrences, systems: Sequence[str]) -> Rows:
 
 
 def cells_of(
-    counts: Array, translated: Sequence[str], systems: Sequence[str], resampling: Resampling
+    counts: Array, translated: Sequence[str], systems: Sequence[str], resampling: Draws
 ) -> list[Any]:
     """Return the numbers of a group: in reference, shares of the systems, differences.
 

@@ -17,7 +17,7 @@ from nmtkit import files
 from nmtkit.arrays import Array
 from nmtkit.data.pairs import GivenPairs
 from nmtkit.errors import ConfigError, DataError
-from nmtkit.score.resampling import Resampling, ratios
+from nmtkit.score.resampling import Draws, ratios
 from nmtkit.tables.table import Estimate
 from nmtkit.text.side import TextSide
 from nmtkit.text.vocabulary import Vocabulary, load_vocabularies
@@ -184,7 +184,7 @@ def counts(links: Set[Link], gold: Gold) -> tuple[int, int, int, int]:
     return len(links), len(gold.sure), len(links & gold.sure), len(links & gold.possible)
 
 
-def rates(of_pairs: Array, draws: Resampling) -> Rates:
+def rates(of_pairs: Array, draws: Draws) -> Rates:
     """Return precision |A∩P|/|A|, recall |A∩S|/|S| and alignment error rate 1 - (|A∩S| + |A∩P|) /
     (|A| + |S|) in percent, over the whole set, with intervals over the sentence pairs.
 

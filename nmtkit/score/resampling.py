@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -34,21 +34,43 @@ TAILS = [(1 - 0.95) / 2, (1 + 0.95) / 2]
 
 
 @dataclass(frozen=True)
-class Resampling:
-    """Resamples of a test set.
+class Draws:
+    """The resamples and swaps of all significance tests on a test set.
 
     Args:
         sentences: N, lines of the test set.
         resamples: how many (Koehn: 1000).
-        ratio: sentences drawn, as a share of N; Koehn draws N, compare-mt half of them.
+        trials: of approximate randomization (sacreBLEU: 10,000).
+        ratio: sentences of a resample, as a share of N; Koehn draws N, compare-mt half of them.
         seed: of numpy's default generator, which draws line numbers with replacement (as sacreBLEU
-            does with SACREBLEU_SEED).
+            does with SACREBLEU_SEED), and the swaps.
     """
 
     sentences: int
     resamples: int = 1000
+    trials: int = 10_000
     ratio: float = 1.0
     seed: int = 1
+
+    @classmethod
+    def of(cls, options: ScoreOptions, sentences: int) -> Draws:
+        """Return the draws that options ask for."""
+        return cls(sentences, options.resamples, options.trials, options.ratio, options.seed)
+
+    @cached_property
+    def _by_ratio(self) -> dict[float, Draws]:
+        return {}
+
+    def resized(self, ratio: float) -> Draws:
+        """Return draws with resamples of another size, drawn once."""
+        if ratio == self.ratio:
+            return self
+        return self._by_ratio.setdefault(ratio, replace(self, ratio=ratio))
+
+    @property
+    def full(self) -> Draws:
+        """Resamples as large as the test set."""
+        return self.resized(1.0)
 
     @property
     def drawn(self) -> int:
@@ -94,48 +116,11 @@ class Resampling:
         """The setting, as it is written beside results."""
         return f"{self.resamples} resamples of {self.drawn:,} sentences, seed {self.seed}"
 
-
-@dataclass(frozen=True)
-class Draws:
-    """The resamples and swaps of all significance tests on a test set.
-
-    Args:
-        sentences, resamples, seed: see `Resampling`. The seed draws the swaps, too (as sacreBLEU's
-            SACREBLEU_SEED).
-        trials: of approximate randomization (sacreBLEU: 10,000).
-        ratio: of Koehn's bootstrap.
-    """
-
-    sentences: int
-    resamples: int = 1000
-    trials: int = 10_000
-    ratio: float = 1.0
-    seed: int = 1
-
-    @classmethod
-    def of(cls, options: ScoreOptions, sentences: int) -> Draws:
-        """Return the draws that options ask for."""
-        return cls(sentences, options.resamples, options.trials, options.ratio, options.seed)
-
-    @cached_property
-    def _by_ratio(self) -> dict[float, Resampling]:
-        return {}
-
-    def resampling(self, ratio: float) -> Resampling:
-        """Return the resamples of a ratio, drawn once."""
-        drawn = Resampling(self.sentences, self.resamples, ratio, self.seed)
-        return self._by_ratio.setdefault(ratio, drawn)
-
-    @property
-    def full(self) -> Resampling:
-        """Resamples as large as the test set."""
-        return self.resampling(1.0)
-
     def score(self, metric: Metric, formula: Formula | None = None) -> Estimate:
         """Return the corpus score with its interval; None of no sentences.
 
         Args:
-            formula: as of `Resampling.scores`.
+            formula: as of `scores`.
         """
         if not self.sentences:
             return Estimate(None)
@@ -170,7 +155,7 @@ def few_note(*sentences: int) -> list[str]:
     return [FEW] * any(count < FEWEST_FOR_P for count in sentences)
 
 
-def ratios(above: Array, below: Array, draws: Resampling) -> list[Estimate]:
+def ratios(above: Array, below: Array, draws: Draws) -> list[Estimate]:
     """Return the ratio of two sums over the sentences, of each of K pairs, with its interval.
 
     Args:
@@ -182,7 +167,7 @@ def ratios(above: Array, below: Array, draws: Resampling) -> list[Estimate]:
     return [estimate(*column) for column in columns]
 
 
-def mean(values: Array, draws: Resampling) -> Estimate:
+def mean(values: Array, draws: Draws) -> Estimate:
     """Return the mean over the sentences with a value, with its interval over all sentences.
 
     Args:

@@ -15,7 +15,7 @@ import numpy as np
 from nmtkit.arrays import Array
 from nmtkit.errors import DataError
 from nmtkit.score.metrics import Metric
-from nmtkit.score.resampling import FEWEST_FOR_P, Draws, Resampling, estimate
+from nmtkit.score.resampling import FEWEST_FOR_P, Draws, estimate
 from nmtkit.score.stored_scores import Comparison
 from nmtkit.tables.table import Estimate
 
@@ -63,13 +63,13 @@ class Test:
         return 1 / draws.resamples if self.counts else 0.0
 
 
-def _koehn(system: Metric, baseline: Metric, resampling: Resampling) -> Comparison:
+def _koehn(system: Metric, baseline: Metric, draws: Draws) -> Comparison:
     """p = 1 - share of resamples in which A > B, A being the system with the higher score on the
     whole set (two equal outputs: 1).
     """
-    ours, theirs = resampling.scores(system), resampling.scores(baseline)
+    ours, theirs = draws.scores(system), draws.scores(baseline)
     won = ours > theirs if system.value >= baseline.value else ours < theirs
-    return Comparison(float((~won).mean()), resampling.describe())
+    return Comparison(float((~won).mean()), draws.describe())
 
 
 def _sacrebleu_bootstrap(system: Metric, baseline: Metric, draws: Draws) -> Comparison:
@@ -174,7 +174,7 @@ TESTS = {
         "Koehn",
         "paired bootstrap (Koehn 2004)",
         _KOEHN,
-        lambda a, b, draws: _koehn(a, b, draws.resampling(draws.ratio)),
+        _koehn,
         counts=True,
         by_chance=0.1,
     ),
@@ -182,7 +182,7 @@ TESTS = {
         "Koehn ½",
         "paired bootstrap on half-size resamples (compare-mt's default)",
         _KOEHN,
-        lambda a, b, draws: _koehn(a, b, draws.resampling(0.5)),
+        lambda a, b, draws: _koehn(a, b, draws.resized(0.5)),
         counts=True,
         by_chance=0.02,
     ),

@@ -29,7 +29,7 @@ from nmtkit.measures.links import (
     word_links,
 )
 from nmtkit.nn.capture import capture
-from nmtkit.score.resampling import Resampling
+from nmtkit.score.resampling import Draws
 from nmtkit.text.side import TextSide
 from nmtkit.text.vocabulary import load_vocabularies
 from nmtkit.translate.forced import pair_batch
@@ -60,7 +60,7 @@ def test_gold_counts_from_one_and_a_link_that_is_both_is_sure(tmp_path):
 def rates_of(links, golds):
     """The rates over a set, without their intervals."""
     counted = np.array([*map(counts, links, golds)])
-    found = rates(counted, Resampling(len(golds), 10))
+    found = rates(counted, Draws(len(golds), 10))
     return (found.links, *(share.value for share in found[1:]))
 
 
@@ -99,7 +99,7 @@ def test_error_rates_of_many_pairs_have_intervals_of_a_slow_bootstrap():
         return frozenset(link for link in cells if rng.random() < 0.3)
 
     links, golds = [drawn() for _ in range(12)], [gold(drawn(), drawn()) for _ in range(12)]
-    whole = rates(np.array([*map(counts, links, golds)]), Resampling(12, 50)).error
+    whole = rates(np.array([*map(counts, links, golds)]), Draws(12, 50)).error
     draws = np.random.default_rng(1).integers(0, 12, (50, 12))
     samples = [rates_of([links[i] for i in d], [golds[i] for i in d])[-1] for d in draws]
     assert (whole.low, whole.high) == pytest.approx(tuple(np.quantile(samples, [0.025, 0.975])))

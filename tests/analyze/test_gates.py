@@ -21,7 +21,7 @@ from nmtkit.measures import words as texts
 from nmtkit.measures.words import Group, Words
 from nmtkit.nn.capture import capture, record
 from nmtkit.prep.stage import prep
-from nmtkit.score.resampling import Resampling
+from nmtkit.score.resampling import Draws
 from nmtkit.text.side import TextSide
 from nmtkit.text.vocabulary import EOS, UNK, load_vocabularies
 from nmtkit.translate.forced import pair_batch
@@ -34,7 +34,7 @@ from ..spaces import Spaces
 from ..stored import pair_writer
 from .conftest import GATED, TOY
 
-RESAMPLES = Resampling(40, 100)
+RESAMPLES = Draws(40, 100)
 
 
 def mean(values):
@@ -147,7 +147,7 @@ def test_a_word_is_the_mean_of_its_subwords_and_a_row_that_of_its_occurrences():
         ("frequency", "1–9 times", 4),
         *[("tag", tag, 2) for tag in ("DET", "ADJ", "NOUN")],
     ]
-    estimates = gates.means(found, words, groups, Resampling(4, 50))
+    estimates = gates.means(found, words, groups, Draws(4, 50))
     values = {g.label: e.value for g, e in zip(groups, estimates, strict=True)}
     wanted = {"all": 2.32 / 6, "a": 0.11, "unknown": 0.45, "ADJ": 0.45, "dog": 0.6, "NOUN": 0.6}
     assert {label: values[label] for label in wanted} == pytest.approx(wanted)

@@ -15,7 +15,7 @@ from nmtkit.errors import ConfigError, DataError, LeftOut
 from nmtkit.measures import ablation, context_spread, recording
 from nmtkit.measures.ablation import Ablation
 from nmtkit.nn.capture import capture
-from nmtkit.score.resampling import Resampling, mean
+from nmtkit.score.resampling import Draws, mean
 from nmtkit.text.vocabulary import EOS
 from tests.models import contract
 
@@ -188,7 +188,7 @@ def test_numbers_from_sums_over_sentences():
     )
 
     def estimates(points):
-        return importance.estimates(points, Resampling(14, 200), np.arange(14))
+        return importance.estimates(points, Draws(14, 200), np.arange(14))
 
     *numbers, spread, even = estimates(points)
     assert spread.value is even.value is None
@@ -217,7 +217,7 @@ def test_spread_of_contexts_by_loops():
         size = sum(math.hypot(*v) for v in own) / length
         wanted = [sum(math.dist(v, other) for other in own) / (length - 1) / size for v in own]
         assert found[row].item() == pytest.approx(sum(wanted) / length, rel=1e-12)
-    assert mean(found.numpy(), Resampling(4, 50)).value == pytest.approx(
+    assert mean(found.numpy(), Draws(4, 50)).value == pytest.approx(
         (found[0] + found[1]).item() / 2
     )
 

@@ -18,7 +18,7 @@ from nmtkit.errors import ConfigError, DataError
 from nmtkit.score import formulas, metrics
 from nmtkit.score.evaluate import check_options
 from nmtkit.score.options import ScoreOptions
-from nmtkit.score.resampling import Draws, Resampling, estimate
+from nmtkit.score.resampling import Draws, estimate
 from nmtkit.score.significance import (
     FEW_DIFFERENT,
     LEVEL,
@@ -190,8 +190,8 @@ def test_draws_are_alike_in_one_block_or_in_many(monkeypatch, block):
         draws = Draws(53, 40, 100, seed=3)
         swapped = draws.swapped(statistics, statistics[::-1])
         return draws, (
-            draws.resampling(0.5).counts,
-            draws.resampling(0.5).sums(statistics),
+            draws.resized(0.5).counts,
+            draws.resized(0.5).sums(statistics),
             *swapped,
         )
 
@@ -199,7 +199,7 @@ def test_draws_are_alike_in_one_block_or_in_many(monkeypatch, block):
     monkeypatch.setattr("nmtkit.score.resampling._BLOCK", block)
     blocks, found = sums()
     assert all(map(np.array_equal, found, expected))
-    assert (blocks.resampling(0.5).counts.sum(1) == 26).all()
+    assert (blocks.resized(0.5).counts.sum(1) == 26).all()
     assert len(list(blocks.kept())) == 4
     coins = np.random.default_rng(3).integers(2, size=(100, 53), dtype=bool)
     assert np.array_equal(np.concatenate(list(blocks.kept())), coins)
@@ -266,7 +266,7 @@ def test_the_interval_is_the_middle_of_the_samples():
     assert estimate(math.nan, np.array([np.nan, np.nan]), 10) == Estimate(None)
     ref = corpus(200)
     metric = metrics.bleu(spoiled(ref, 0.3, 1), [ref])
-    assert Resampling(200, 500).scores(metric, formulas.length_ratio) == pytest.approx(1.0)
+    assert Draws(200, 500).scores(metric, formulas.length_ratio) == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize("count", [1, 9, 10, 29, 30])
@@ -295,9 +295,9 @@ def test_wilsons_interval():
 
 def test_scores_of_resamples_are_computed_once(monkeypatch):
     ref = corpus(20)
-    metric, draws = metrics.bleu(spoiled(ref, 0.3, 1), [ref]), Resampling(20, 10)
+    metric, draws = metrics.bleu(spoiled(ref, 0.3, 1), [ref]), Draws(20, 10)
     first = draws.scores(metric)
-    monkeypatch.setattr(Resampling, "sums", lambda *_: pytest.fail("computed again"))
+    monkeypatch.setattr(Draws, "sums", lambda *_: pytest.fail("computed again"))
     assert draws.scores(metric) is first
     other = metrics.bleu(spoiled(ref, 0.4, 2), [ref])
     monkeypatch.undo()
