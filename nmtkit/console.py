@@ -117,9 +117,8 @@ def progress(label: str, total: float | None) -> Iterator[Advance]:
         return
     if sys.stderr.isatty():
         from rich.markup import escape
-        from rich.progress import Progress, TimeRemainingColumn
 
-        bar = _bar(*Progress.get_default_columns()[:-1], TimeRemainingColumn())
+        bar = _bar()
         task = bar.add_task(escape(visible(label)), total=total)
         with contextlib.ExitStack() as stack:
             stack.callback(_drawn, bar.stop)
@@ -147,7 +146,9 @@ def progress(label: str, total: float | None) -> Iterator[Advance]:
 
 
 def _bar(*columns: Any, **options: Any) -> Any:
-    """Return a bar of rich on stderr. Results that are printed meanwhile go to stdout."""
+    """Return a bar of rich on stderr, by default with the columns of rich. Results that are printed
+    meanwhile go to stdout.
+    """
     from rich.console import Console
     from rich.progress import Progress
 

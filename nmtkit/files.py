@@ -157,59 +157,49 @@ def open_binary(path: Path, once: bool = False) -> BinaryIO:
             stream: BinaryIO = importlib.import_module(_OPENERS[path.suffix]).open(path, "rb")
             return stream
         if path.suffix == ".zst":
-            return io.BufferedReader(_Zstandard(open(path, "rb")))
+            return io.BufferedReader(_Blocks(_zstandard_blocks(open(path, "rb"))))
         return open(path, "rb")
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror or error}") from error
 
 
-class _Zstandard(io.RawIOBase):
-    """The content of a .zst file. zstandard's own reader does not notice that a file is cut short.
+class _Blocks(io.RawIOBase):
+    """A stream of bytes that come in blocks."""
 
-    Args:
-        stream: the compressed data; its frames are read one after another.
-    """
-
-    def __init__(self, stream: BinaryIO) -> None:
-        import zstandard
-
-        self._package, self._stream = zstandard, stream
-        self._frame: Any = None
-        self._compressed = b""
-        self._content = memoryview(b"")
+    def __init__(self, blocks: Iterator[bytes]) -> None:
+        self._blocks = map(memoryview, blocks)
+        self._rest = memoryview(b"")
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
-        while not self._content:
-            data = self._compressed or self._stream.read(ZSTANDARD_BLOCK)
-            if not data and self._frame:
-                raise EOFError("Compressed file ended before the end-of-stream marker was reached")
-            if not data:
+        while not self._rest:
+            if (block := next(self._blocks, None)) is None:
                 return 0
-            self._content = memoryview(self._decompressed(data))
-        size = min(len(buffer), len(self._content))
-        buffer[:size] = self._content[:size]
-        self._content = self._content[size:]
+            self._rest = block
+        size = min(len(buffer), len(self._rest))
+        buffer[:size], self._rest = self._rest[:size], self._rest[size:]
         return size
 
-    def _decompressed(self, data: bytes) -> bytes:
-        self._frame = (
-            self._frame
-            or self._package.ZstdDecompressor(
-                max_window_size=1 << 31  # as after zstd --long=31
-            ).decompressobj()
-        )
-        content: bytes = self._frame.decompress(data)
-        self._compressed = self._frame.unused_data
-        if self._frame.eof:
-            self._frame = None
-        return content
 
-    def close(self) -> None:
-        self._stream.close()
-        super().close()
+def _zstandard_blocks(stream: BinaryIO) -> Iterator[bytes]:
+    """Yield the content of a .zst file, whose frames are read one after another. zstandard's own
+    reader does not notice that a file is cut short.
+    """
+    import zstandard
+
+    frame: Any = None
+    with stream:
+        while data := stream.read(ZSTANDARD_BLOCK):
+            while data:
+                # The window is as large as after zstd --long=31.
+                whole = zstandard.ZstdDecompressor(max_window_size=1 << 31)
+                frame = frame or whole.decompressobj()
+                yield frame.decompress(data)
+                data, frame = frame.unused_data, None if frame.eof else frame
+    if frame:
+        raise EOFError("Compressed file ended before the end-of-stream marker was reached")
 
 
 def line_blocks(path: Path, size: int = 256, once: bool = False) -> Iterator[list[bytes]]:

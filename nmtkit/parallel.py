@@ -110,7 +110,7 @@ class Workers(Generic[Chunk, Result]):
         Raises: EnvironmentProblem if a worker was killed; the iterator raises as `map` does.
         """
         with _killed_worker_reported():
-            begun = [self._executor.submit(_work, chunk) for chunk in chunks]
+            begun = self._executor.map(_work, chunks)
         return _results(begun)
 
     def close(self) -> None:
@@ -118,10 +118,9 @@ class Workers(Generic[Chunk, Result]):
         self._executor.shutdown(wait=True, cancel_futures=True)
 
 
-def _results(begun: Iterable[Future[Result]]) -> Iterator[Result]:
+def _results(begun: Iterator[Result]) -> Iterator[Result]:
     with _killed_worker_reported():
-        for future in begun:
-            yield future.result()
+        yield from begun
 
 
 @contextlib.contextmanager
