@@ -167,8 +167,7 @@ class _Blocks(io.RawIOBase):
     """A stream of bytes that come in blocks."""
 
     def __init__(self, blocks: Iterator[bytes]) -> None:
-        self._blocks = map(memoryview, blocks)
-        self._rest = memoryview(b"")
+        self._blocks, self._rest = blocks, memoryview(b"")
 
     def readable(self) -> bool:
         return True
@@ -177,7 +176,7 @@ class _Blocks(io.RawIOBase):
         while not self._rest:
             if (block := next(self._blocks, None)) is None:
                 return 0
-            self._rest = block
+            self._rest = memoryview(block)
         size = min(len(buffer), len(self._rest))
         buffer[:size], self._rest = self._rest[:size], self._rest[size:]
         return size

@@ -28,20 +28,13 @@ OTHER = "Other ways to choose a translation"
 
 def _of_settings(panel: str, **metavars: str | None) -> dict[str, Any]:
     """Return options that override settings of the search."""
-    fields = SearchSettings.model_fields
-    return {
-        key: (
-            Optional[fields[key].annotation],
-            option(
-                None,
-                metavar,
-                flag(key),
-                panel=panel,
-                help=f"{fields[key].description} (search.{key})",
-            ),
-        )
-        for key, metavar in metavars.items()
-    }
+    options = {}
+    for key, metavar in metavars.items():
+        setting = SearchSettings.model_fields[key]
+        text = f"{(setting.description or '').rstrip('.')} (search.{key})."
+        values = option(None, metavar, flag(key), panel=panel, help=text)
+        options[key] = Optional[setting.annotation], values
+    return options
 
 
 SearchOptions: Any = create_model(

@@ -207,7 +207,8 @@ def search_overrides(options: TranslateOptions) -> dict[str, Any]:
             raise ConfigError("no settings of the search in here", options.config, hint)
         values |= sections["search"]
     values |= assigned.get("search", {})
-    return values | options.model_dump(include=set(SearchSettings.model_fields), exclude_none=True)
+    values |= options.model_dump(include=set(SearchSettings.model_fields), exclude_none=True)
+    return values
 
 
 def owned(folder: Path) -> set[str]:
