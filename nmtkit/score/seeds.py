@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import os
 import re
 import statistics
 from collections.abc import Mapping, Sequence
@@ -35,7 +36,9 @@ from nmtkit.toml import flat
 
 SPACED, ORDERS = 199, 20
 """Draws of Student's t for each quantile; orders in which a resample meets the quantiles."""
-_MARK = re.compile(r"[-_.](s|seed|run)\d+$")
+_MARK = re.compile(r"[-_.]+(s|seed|run)?\d*[-_.]*$")
+"""The beginning of a seed's mark, at the end of the common part of names."""
+_WHOLE_MARK = re.compile(r"[-_.](s|seed|run)\d+$")
 """The mark of a seed at the end of a name."""
 GROUPINGS = ("seed", "name")
 """Systems with the same settings, except the seed; systems with the same name, except its mark."""
@@ -64,7 +67,10 @@ def group_systems(
     for name, (rest, seed) in settings.items():
         shared = without_mark(name) if by_name else _key(rest)
         by_key.setdefault(f"only {name}" if seed is None else shared, []).append(name)
-    stems = [without_mark(names[0]) if names[1:] else names[0] for names in by_key.values()]
+    stems = [
+        (key if by_name else _MARK.sub("", os.path.commonprefix(names))) if names[1:] else names[0]
+        for key, names in by_key.items()
+    ]
     named = []
     for stem, names in zip(stems, by_key.values(), strict=True):
         unique = stem and stems.count(stem) == 1 and (stem in names or stem not in settings)
@@ -76,7 +82,7 @@ def group_systems(
 
 def without_mark(name: str) -> str:
     """Return the name of a system without the mark of its seed."""
-    return _MARK.sub("", name)
+    return _WHOLE_MARK.sub("", name)
 
 
 def _key(values: Any) -> str:

@@ -323,7 +323,6 @@ def test_draws_and_tests_that_do_not_exist_are_refused():
 def test_the_p_of_koehn_is_a_share_of_the_resamples_to_the_last_bit():
     """One resample of 10,000 is p = 0.0001, which a table shows; not less, which is "<0.0001"."""
     samples = {20.0: np.array([0.0, *[2.0] * 9_999]), 10.0: np.ones(10_000)}
-    drawn = SimpleNamespace(scores=lambda metric: samples[metric.value], describe=str)
-    draws = SimpleNamespace(ratio=1.0, resampling=lambda _: drawn)
+    draws = SimpleNamespace(scores=lambda metric: samples[metric.value], describe=str)
     better, worse = (SimpleNamespace(value=value) for value in samples)
     assert TESTS["paired_bootstrap"].run(better, worse, draws).p == 0.0001
