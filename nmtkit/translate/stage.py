@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,19 @@ from nmtkit.translate.windows import Boundaries, file_windows, named_boundaries
 
 READERS = 4
 """The most workers that read text for a GPU."""
+
+
+class Unavailable(DataError):
+    """A system that another process is writing to, or that cannot be loaded."""
+
+
+@contextlib.contextmanager
+def _loading() -> Iterator[None]:
+    """Raise Unavailable in the place of a user error, of which other systems may be free."""
+    try:
+        yield
+    except (ConfigError, DataError) as error:
+        raise Unavailable(error.message, error.where, error.hint) from None
 
 
 def translate(run: Run, **values: Any) -> None:
@@ -202,7 +216,7 @@ class _Stage:
         for group in groups:
             try:
                 self.translate_sets(group, sets)
-            except (ConfigError, DataError, CheckpointError, TrainingDiverged) as error:
+            except (Unavailable, CheckpointError, TrainingDiverged) as error:
                 skipped += 1
                 if self.options.systems or skipped == len(groups):
                     raise
@@ -215,7 +229,8 @@ class _Stage:
         with contextlib.ExitStack() as locks:
             folders = {self.run.system(group.name).path, *(s.path for s in group.systems)}
             for path in sorted(folders):
-                locks.enter_context(locked(path, "translate", reads=True))
+                with _loading():
+                    locks.enter_context(locked(path, "translate", reads=True))
             for text_set in sets:
                 inputs, folder = self._inputs(group, text_set), group.translation(text_set.name)
                 recover(folder, owned)
@@ -226,7 +241,8 @@ class _Stage:
                     )
                     continue
                 check_writable(self.run.system(group.name).path)
-                scorer = scorer or self.scorer(group)
+                with _loading():
+                    scorer = scorer or self.scorer(group)
                 self._translate_set(folder, text_set, scorer, inputs)
 
     def _inputs(self, group: SystemGroup, text_set: TextSet) -> TranslationInputs:
