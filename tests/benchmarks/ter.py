@@ -1,0 +1,54 @@
+"""TER's edits of translations: processor time with nmtkit's edit distance and with sacreBLEU's.
+
+They take turns. Printed: whether all edits are equal, the median seconds of both, and their ratio.
+
+python tests/benchmarks/ter.py TRANSLATIONS REFERENCES [--lines 500] [--rounds 5]
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from contextlib import AbstractContextManager, nullcontext
+from itertools import islice
+from pathlib import Path
+
+import arguments
+from sacrebleu.metrics.lib_ter import translation_edit_rate
+
+from nmtkit import files
+from nmtkit.score.edit_distance import fast_edit_distance
+
+Pairs = list[tuple[list[str], list[str]]]
+
+
+def edits(pairs: Pairs, distance: AbstractContextManager[None]) -> tuple[list[int], float]:
+    """Return the edits of each line, and the processor seconds that they took."""
+    start = time.process_time()
+    with distance:
+        counts = [translation_edit_rate(*pair)[0] for pair in pairs]
+    return counts, time.process_time() - start
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = arguments.parser(__doc__, lines=500, rounds=5)
+    parser.add_argument("texts", nargs=2, metavar="TEXT", help="translations, references")
+    args = parser.parse_args()
+    sides = ((line.split() for line in files.text_lines(Path(path))) for path in args.texts)
+    pairs = list(islice(zip(*sides, strict=True), args.lines))
+    times: tuple[list[float], list[float]] = [], []
+    for _ in range(args.rounds):
+        fast, plain = edits(pairs, fast_edit_distance()), edits(pairs, nullcontext())
+        assert fast[0] == plain[0], "the edits differ"
+        for of, (_, seconds) in zip(times, (fast, plain), strict=True):
+            of.append(seconds)
+    ratio = statistics.median(slow / own for own, slow in zip(*times, strict=True))
+    own, slow = map(statistics.median, times)
+    print(
+        f"{len(pairs)} lines, equal edits: nmtkit {own:.2f} s, sacreBLEU {slow:.2f} s: {ratio:.1f}x"
+    )
+
+
+if __name__ == "__main__":
+    main()
