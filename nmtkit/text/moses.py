@@ -174,7 +174,8 @@ class Moses:
         substitutions = [(p.replace("[a-zA-Z]", r"[^\W\d_]"), r) for p, r in substitutions]
         self._substitutions = _needles(substitutions) if normalize else []
         self._tokenizer = _tokenizer_class()(lang, caseless)
-        self._detokenizer = MosesDetokenizer(self._tokenizer.lang)
+        # sacremoses' rules for Czech look at the end of the line instead of the words before
+        self._detokenizer = MosesDetokenizer("" if lang == "cs" else self._tokenizer.lang)
         self._closing = re.compile(f" (?=[{_CLOSING}{'·' * (lang == 'el')}])")
         self._numbers = Numbers()
         # (word whose place matters, begins the line, stand-in for the next word) -> its tokens
@@ -331,12 +332,7 @@ class Moses:
             tokens: tokens as `tokenize` makes them.
         Returns: the text.
         """
-        try:
-            text: str = self._detokenizer.detokenize(tokens, unescape=self.escape)
-        except TypeError:
-            # sacremoses 0.2 fails on Czech `x' - li`; a language without rules of its own leaves
-            # the spaces there
-            text = type(self._detokenizer)("").detokenize(tokens, unescape=self.escape)
+        text: str = self._detokenizer.detokenize(tokens, unescape=self.escape)
         return self._closing.sub("", text)
 
 
