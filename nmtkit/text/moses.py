@@ -3,9 +3,10 @@ scripts.
 
 Corrected (against normalize-punctuation.perl and tokenizer.perl since 2018, and the recorded
 outputs of both): the normaliser sees the end of the line (`tea."` becomes `tea".` in German or
-French, also at the end); a full stop that ends the line is split even after an abbreviation (`So am
-I .`); Chinese, Japanese and Korean letters inside other languages count as letters. A last
-apostrophe stays on its word (`in an adult&apos;`), as today's Perl leaves it.
+French, also at the end), in all languages but English and Czech; a full stop that ends the line is
+split even after an abbreviation (`So am I .`); Chinese, Japanese and Korean letters inside other
+languages count as letters. A last apostrophe stays on its word (`in an adult&apos;`), as today's
+Perl leaves it.
 
 Other than in Perl: a typographic apostrophe between letters of any alphabet is an apostrophe
 (`l’été`; Perl makes a quotation mark beside a letter that is not ASCII); an apostrophe inside a
@@ -169,6 +170,8 @@ class Moses:
         self.aggressive_hyphens = aggressive_hyphens
         self.escape = escape
         substitutions = MosesPunctNormalizer(lang, perl_parity=True).substitutions
+        if lang not in ("en", "cs", "cz", "de", "es", "fr"):
+            substitutions[-1:-1] = MosesPunctNormalizer.DE_ES_FR_QUOTATION_FOLLOWED_BY_COMMA
         self._apostrophe = _APOSTROPHES.get(lang, " ' ")
         # between letters of any alphabet it is an apostrophe, not a quotation mark
         substitutions = [(p.replace("[a-zA-Z]", r"[^\W\d_]"), r) for p, r in substitutions]

@@ -26,7 +26,7 @@ from nmtkit.text.truecase import Truecaser, detruecase
 from nmtkit.text.vocabulary import read_counts
 from nmtkit.text.words import Numbers
 
-RULES = {"text rules": "4"}
+RULES = {"text rules": "5"}
 """Version of the rules of this room. A change of the words of any text changes it."""
 
 
