@@ -4,9 +4,9 @@ scripts.
 Corrected (against normalize-punctuation.perl and tokenizer.perl since 2018, and the recorded
 outputs of both): the normaliser sees the end of the line (`tea."` becomes `tea".` in German or
 French, also at the end), in all languages but English and Czech; a full stop that ends the line is
-split even after an abbreviation (`So am I .`); Chinese, Japanese and Korean letters inside other
-languages count as letters. A last apostrophe stays on its word (`in an adult&apos;`), as today's
-Perl leaves it.
+split even after an abbreviation (`So am I .`); letters of every script count as letters; a colon
+inside a Finnish or Swedish word (`EU:n`) and an apostrophe inside a Somali or Tetum word (`la'aan`)
+stay there. A last apostrophe stays on its word (`in an adult&apos;`), as today's Perl leaves it.
 
 Other than in Perl: a typographic apostrophe between letters of any alphabet is an apostrophe
 (`l’été`; Perl makes a quotation mark beside a letter that is not ASCII); an apostrophe inside a
@@ -33,22 +33,17 @@ _NORMALIZES = re.compile('[\r()`„“”–—´‘‚’…«»\xa0"%]')
 _CONTROL = re.compile("[\x00-\x1f]")
 _FACING = re.compile(r"'\s+'")
 _ESCAPED = re.compile("[&|<>'\"\\[\\]]")
-_CJK = (
-    "\u3005-\u3007\u3031-\u3035\u3041-\u3096\u309d-\u309f\u30a1-\u30fa\u30fc-\u30ff"
-    "\u3105-\u312f\u3131-\u318e\u31a0-\u31bf\u31f0-\u31ff"
-    "\u1100-\u11ff\u3400-\u4dbf\u4e00-\u9fff\ua960-\ua97c"
-    "\uac00-\ud7a3\uf900-\ufad9\uff66-\uffdc\U00020000-\U0003ffff"
-)
-_MARKED = range(0x300, 0x1F000)  # where Unicode has combining marks
 _CLOSING = "،؛؟٪۔।॥։፣።\u037e\u0387"
 _APOSTROPHES = {
     "en": " '",
     **dict.fromkeys(("ca", "fr", "ga", "it"), "' "),
-    **dict.fromkeys(("be", "tr", "uk"), "'"),
+    **dict.fromkeys(("be", "so", "tdt", "tr", "uk"), "'"),
 }
 """Language -> the text that replaces an apostrophe between letters. In other languages it is a
 word.
 """
+_INSIDE = {"ca": "·", "fi": ":", "sv": ":"}
+"""Language -> a special character that stays in its word before a lowercase letter."""
 
 
 def _dependent(line: str) -> bool:
@@ -63,18 +58,33 @@ def _dependent(line: str) -> bool:
     return (not line.isprintable() and _CONTROL.search(line) is not None) or "DOTMULTI" in line
 
 
-def _patterns(alnum: str) -> tuple[str, str]:
-    """Return sacremoses' letters and digits with those of other scripts and with marks, as the
-    inside of a class; and a pattern of the special characters, which are words of their own.
+def _ranges(categories: str, wanted: str) -> str:
+    """Return the characters whose categories match a pattern, and unassigned ones between them, as
+    the inside of a class: the fewer ranges, the faster.
+
+    Args:
+        categories: of every character, two letters each.
+        wanted: the pattern.
     """
-    marks = "".join(c for c in map(chr, _MARKED) if unicodedata.category(c)[0] == "M")
+    runs = re.finditer(f"(?:{wanted})(?:(?:Cn)*(?:{wanted}))*", categories)
+    return "".join(f"{chr(run.start() // 2)}-{chr(run.end() // 2 - 1)}" for run in runs)
+
+
+def _patterns() -> tuple[str, str, str]:
+    """Return letters and marks of all scripts, these and digits, each as the inside of a class; and
+    a pattern of the special characters, which are words of their own.
+    """
+    categories = "".join(map(unicodedata.category, map(chr, range(0x34000))))  # has all letters
     # of emoji: skin tones, tags of flags, variation selectors
-    marks += "\U0001f3fb-\U0001f3ff\U000e0020-\U000e007f\U000e0100-\U000e01ef"
-    alnum, joiners = alnum + _CJK + marks, "\u200c\u200d"
+    of_emoji = "\U0001f3fb-\U0001f3ff\U000e0020-\U000e007f\U000e0100-\U000e01ef"
+    alpha, alnum, marks = (
+        _ranges(categories, wanted) + of_emoji for wanted in ("[LM].|Nl", "[LM].|N[ld]", "M.")
+    )
+    alpha, alnum, joiners = f"{alpha}Ⓐ-ⓩ", f"{alnum}Ⓐ-ⓩ", "\u200c\u200d"
     inside = f"(?<![{alnum}][{joiners}])"  # a joiner after a letter is no special character
     other, following = rf"[^{alnum}\s\.'\`\,\-]", f"[{marks}{joiners}]*"
     joined = rf"{other}{inside}{following}(?:(?<=\u200d){other}{following})*"
-    return alnum, rf"[\U0001f1e6-\U0001f1ff]{{2}}|{joined}"  # a flag is two letters
+    return alpha, alnum, rf"[\U0001f1e6-\U0001f1ff]{{2}}|{joined}"  # a flag is two letters
 
 
 @functools.cache
@@ -86,26 +96,35 @@ def _tokenizer_class() -> type[Any]:
     """
     from sacremoses import MosesTokenizer
 
-    alnum, special = _patterns(MosesTokenizer.IsAlnum)
+    alpha, alnum, special = _patterns()
+
+    def with_letters(rules: list[tuple[re.Pattern[str], str]]) -> list[tuple[re.Pattern[str], str]]:
+        old = MosesTokenizer.IsAlpha
+        return [(re.compile(rule.pattern.replace(old, alpha)), text) for rule, text in rules]
 
     class Tokenizer(MosesTokenizer):  # type: ignore[misc]
-        letters = frozenset(MosesTokenizer.IsAlpha)
+        letters = re.compile(f"[{alpha}]")
         lower = frozenset(MosesTokenizer.IsLower)
         PAD_NOT_ISALNUM = re.compile(f"({special})"), r" \1 "
         AGGRESSIVE_HYPHEN_SPLIT = (
             re.compile(rf"([{alnum}])\-(?=[{alnum}])"),
             r"\1 @-@ ",
         )
+        ENGLISH_SPECIFIC_APOSTROPHE = with_letters(MosesTokenizer.ENGLISH_SPECIFIC_APOSTROPHE)
+        FR_IT_SPECIFIC_APOSTROPHE = with_letters(MosesTokenizer.FR_IT_SPECIFIC_APOSTROPHE)
 
         def __init__(self, lang: str, caseless: bool) -> None:
             super().__init__(lang)
+            for name in ("PAD_NOT_ISALNUM", "AGGRESSIVE_HYPHEN_SPLIT"):
+                self.__dict__.pop(name, None)  # sacremoses' own for Chinese, Japanese and Korean
             if lang in ("ca", "ga"):
                 self.lang = "it"  # as in tokenizer.perl today
-            if lang == "ca":  # a middle dot is part of a word
-                inside = self.PAD_NOT_ISALNUM[0].pattern.replace(r"\s", r"·\s")
-                self.PAD_NOT_ISALNUM = re.compile(inside), r" \1 "
+            if mark := _INSIDE.get(lang):
+                others = special.replace(r"\s", rf"{mark}\s")
+                pattern = rf"({mark}(?![{self.IsLower}])|{others})"
+                self.PAD_NOT_ISALNUM = re.compile(pattern), r" \1 "
             if _APOSTROPHES.get(lang) == "'":
-                alone = rf"(?<![{self.IsAlpha}])'|'(?![{self.IsAlpha}])"
+                alone = rf"(?<![{alpha}])'|'(?![{alpha}])"
                 self.NON_SPECIFIC_APOSTROPHE = re.compile(alone), " ' "
             self.numeric_only = frozenset(self.NUMERIC_ONLY_PREFIXES)
             self.prefixes = frozenset(self.NONBREAKING_PREFIXES) - self.numeric_only
@@ -128,7 +147,7 @@ def _tokenizer_class() -> type[Any]:
                 prefix in self.prefixes
                 or following in self.lower
                 or (following in DIGITS and prefix in self.numeric_only)
-                or ("." in prefix and not self.letters.isdisjoint(prefix))
+                or ("." in prefix and self.letters.search(prefix) is not None)
             )
 
     return Tokenizer
@@ -315,7 +334,7 @@ class Moses:
         before, apostrophe, after = text.partition("'")
         if apostrophe:
             around = before[-1:] + after[:1]
-            if len(around) != 2 or not tokenizer.letters.issuperset(around) or "'" in after:
+            if len(tokenizer.letters.findall(around)) != 2 or "'" in after:
                 return None
             text = before + self._apostrophe + after
         if self.escape and _ESCAPED.search(text) is not None:

@@ -40,6 +40,13 @@ from tests.prep.real import lines, multi30k, segments
         # as tokenizer.perl today
         ("ca", "L'home, col·lecció · fi", "L&apos; home , col·lecció · fi"),
         ("ga", "D'oscail", "D&apos; oscail"),
+        ("ca", "A·B ·x", "A · B ·x"),
+        ("fi", "EU:n 20:een: a", "EU:n 20:een : a"),
+        ("sv", "S:t Eriks:", "S:t Eriks :"),
+        ("so", "waa la'aan", "waa la&apos;aan"),
+        ("tdt", "ne'e 'x'", "ne&apos;e &apos; x &apos;"),
+        ("en", "豊田's 𝐇𝐞𝐥𝐥𝐨𝟏 𞤀𞤣𞤤 Ⅳ ⓐ CO₂ ①", "豊田 &apos;s 𝐇𝐞𝐥𝐥𝐨𝟏 𞤀𞤣𞤤 Ⅳ ⓐ CO ₂ ①"),
+        ("ko", "대한민국(大韓民國)은 民主이다.", "대한민국 ( 大韓民國 ) 은 民主이다 ."),
         ("ro", "„Da,” apoi „Ceai.”", "&quot; Da &quot; , apoi &quot; Ceai &quot; ."),
         ("cs", "„Da,“ a „Ne.“", "&quot; Da , &quot; a &quot; Ne . &quot;"),
         # not as tokenizer.perl
@@ -55,6 +62,7 @@ from tests.prep.real import lines, multi30k, segments
         ("th", "ที่นี่", "ที่นี่"),
         ("en", "I ❤\ufe0f. you", "I ❤\ufe0f . you"),
         ("en", "(👩‍👩‍👧❤️‍🔥) 👍🏽👍.", "( 👩‍👩‍👧 ❤️‍🔥 ) 👍🏽 👍 ."),
+        ("ko", "👩‍👩‍👧 🇩🇪 👍🏽", "👩‍👩‍👧 🇩🇪 👍🏽"),
         ("ca", "🇩🇪🇫🇷🇪, 🏴󠁧󠁢󠁥󠁮󠁧󠁿 1️⃣", "🇩🇪 🇫🇷 🇪 , 🏴󠁧󠁢󠁥󠁮󠁧󠁿 1️⃣"),
         ("en-US", "it's", "it &apos;s"),
         ("eng_Latn", "it's", "it &apos;s"),
@@ -167,7 +175,7 @@ def test_fast_way_equals_all_rules_on_real_text(shared, lang, suffix, differ):
     assert (stops, spaces) == differ
 
 
-TRICKY = "👩‍👩‍👧. 👍🏽, .🇩🇪 ❤️‍🔥🇩🇪🇫🇷🇪\u200d(' é’ß é’a a‘é é’é’é e\u0301. ❤\ufe0f. .\u200c' (\u0301. м'я Mr. No. etc. 5. 5, ,5 5' '5 's x' ' '' .' ... . a.b. U.S. 3,000 DOTMULTI l'an d' 1990's rock'n'roll"
+TRICKY = "EU:n :n n: n:, n:. 豊's 豊.豊. 𝐇's A·B 👩‍👩‍👧. 👍🏽, .🇩🇪 ❤️‍🔥🇩🇪🇫🇷🇪\u200d(' é’ß é’a a‘é é’é’é e\u0301. ❤\ufe0f. .\u200c' (\u0301. м'я Mr. No. etc. 5. 5, ,5 5' '5 's x' ' '' .' ... . a.b. U.S. 3,000 DOTMULTI l'an d' 1990's rock'n'roll"
 WORDS = st.one_of(
     st.sampled_from(TRICKY.split()),
     st.text("aXß9.,'-\"()&%:;`…’“«»\u00a0日", min_size=1, max_size=6),
@@ -185,7 +193,7 @@ def test_a_word_alone_on_its_line_is_not_taken_for_a_last_word(lang):
             assert tokens == moses.reference(moses.normalize(line))
 
 
-@pytest.mark.parametrize("lang", ["en", "de", "fr", "ca", "uk", "zz"])
+@pytest.mark.parametrize("lang", ["en", "de", "fr", "ca", "fi", "ko", "uk", "zz"])
 def test_fast_way_equals_all_rules_on_made_up_text(lang):
     from sacremoses import MosesPunctNormalizer
 
@@ -226,6 +234,7 @@ def test_fast_way_equals_all_rules_on_made_up_text(lang):
         ("fr", "L'homme n'est pas d'accord."),
         ("ca", "L'home i la col·lecció!"),
         ("cs", "Válka trvala 6 let, od roku 1939 do roku 1945."),
+        ("fi", "EU:n"),
         ("uk", "П'ять."),
         ("ar", "كيف حالك اليوم؟ نعم، جيد؛ ٥٠٪."),
         ("ur", "یہ ہے۔"),
