@@ -27,6 +27,7 @@ from nmtkit.errors import DataError, EnvironmentProblem
 from nmtkit.score import counts, formulas
 from nmtkit.score.formulas import Formula
 from nmtkit.score.scripts import Mteval, References, multi_bleu
+from nmtkit.text.chinese import CODES
 from nmtkit.text.side import TextSide
 from nmtkit.text.tokenizer import UNSPACED_LANGUAGES, usual_tokenizer
 
@@ -35,7 +36,7 @@ WESTERN = "13a"
 TOKENIZERS = {
     **dict.fromkeys(UNSPACED_LANGUAGES, "char"),
     **dict.fromkeys(("ja", "jpn", "jp"), "ja-mecab"),
-    **dict.fromkeys(("zh", "zho", "cmn"), "zh"),
+    **dict.fromkeys(CODES, "zh"),
     **dict.fromkeys(("ko", "kor"), "ko-mecab"),
 }
 """sacreBLEU's tokenizers of languages that have their own, or no spaces between words."""

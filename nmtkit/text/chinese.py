@@ -19,7 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from nmtkit import files
+from nmtkit.text.scripts import SCRIPTS
 
+CODES = frozenset(code for code, names in SCRIPTS.items() if names == ["Chinese"])
+"""Codes of Chinese."""
 # what jieba cuts, and characters that are words of their own
 _PARTS = re.compile(r"[\u4e00-\u9fd5a-zA-Z0-9+#&._%]+|\S")
 _CLOSING = frozenset(",.;:!?)]}")
@@ -28,7 +31,7 @@ _OPENING = frozenset("([{")
 
 def is_chinese(lang: str) -> bool:
     """True for a language code of Chinese in any region and script (zh, zh-TW, zho_Hans, cmn)."""
-    return re.split("[-_]", lang.lower())[0] in {"zh", "zho", "cmn"}
+    return re.split("[-_]", lang.lower())[0] in CODES
 
 
 @functools.cache

@@ -53,7 +53,7 @@ LANGUAGES = {
     "Greek": "el ell",
     "Arabic": "ar fa ps ug ur ara fas pes urd",
     "Hebrew": "he iw yi heb",
-    "Chinese": "zh zho cmn yue",
+    "Chinese": "zh zho cmn chi yue",
     "Japanese Chinese": "ja jpn jp",
     "Korean Chinese": "ko kor",
     "Devanagari": "hi mr ne hin mar nep",

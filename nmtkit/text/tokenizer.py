@@ -13,7 +13,7 @@ from typing import Literal
 from nmtkit.settings import PrepSettings
 from nmtkit.text import chinese
 from nmtkit.text.moses import Moses
-from nmtkit.text.scripts import SCRIPTS
+from nmtkit.text.scripts import SCRIPTS, UNSPACED_LETTERS
 from nmtkit.text.words import Numbers
 
 Name = Literal["moses", "jieba", "characters", "none", "raw"]
@@ -32,6 +32,7 @@ SPACE = "▁"
 JOINERS = {"@@": re.compile(r"\S@@( |$)"), SPACE: re.compile(r"(^| )▁\S")}
 """Words that are parts of words, by the mark of their subword model."""
 _WORD = re.compile(r"[0-9A-Za-z]+|.", re.DOTALL)
+_UNSPACED = re.compile(f"[{UNSPACED_LETTERS}]")
 # Lines of a sample that a verdict needs, and the average length of a word that no spaced text has.
 _ENOUGH = 20
 _LONGEST_WORDS, _LONGEST_LINE = 20.0, 200
@@ -146,8 +147,8 @@ def moses_doubt(lines: Iterable[str]) -> tuple[str, Sequence[Name]] | None:
     """Return why Moses is wrong for some text, and the tokenizers to choose from, or None.
 
     Tokenized text has a space before most full stops. Text without spaces has words of more than
-    20 characters on average, at the beginning of its lines. A sample of fewer than 20 such lines
-    shows nothing.
+    20 characters on average, at the beginning of its lines, or most of its letters are of scripts
+    without spaces. A sample of fewer than 20 such lines shows nothing.
 
     Args:
         lines: a sample of tidy lines.
@@ -157,7 +158,10 @@ def moses_doubt(lines: Iterable[str]) -> tuple[str, Sequence[Name]] | None:
     if len(stops) >= _ENOUGH and sum(line.endswith(" .") for line in stops) > len(stops) / 2:
         return "looks tokenized: most full stops have a space before them", ["none"]
     starts = [line[:_LONGEST_LINE] for line in sample]
-    words = sum(line.count(" ") + 1 for line in starts)
-    if len(sample) >= _ENOUGH and sum(map(len, starts)) > _LONGEST_WORDS * words:
+    text, words = "".join(starts), sum(line.count(" ") + 1 for line in starts)
+    without_spaces = len(text) > _LONGEST_WORDS * words or (
+        2 * len(_UNSPACED.findall(text)) > sum(map(str.isalpha, text))
+    )
+    if len(sample) >= _ENOUGH and without_spaces:
         return "has no spaces between words", ["characters", "jieba"]
     return None

@@ -297,7 +297,7 @@ def test_empty_lines_are_scored_and_counted():
 
 def test_the_tokenizer_follows_the_target_language():
     assert metrics.tokenizer_for("de") == ("13a", None)
-    for code in ("zh", "zh_Hans", "zh-TW", "zho", "cmn_Hant"):
+    for code in ("zh", "zh_Hans", "zh-TW", "zho", "cmn_Hant", "chi", "yue"):
         assert metrics.tokenizer_for(code)[0] == "zh"
     assert "zh" in metrics.tokenizer_for("zh")[1]
     name, remark = metrics.tokenizer_for("ja")

@@ -150,7 +150,9 @@ def test_detokenization(tokens, text):
     assert chinese.detokenize(tokens.split()) == text
 
 
-@pytest.mark.parametrize("lang", ["zh", "zho", "cmn", "zh-TW", "zh_Hans", "ZH", "za", "de"])
+@pytest.mark.parametrize(
+    "lang", ["zh", "zho", "cmn", "chi", "yue", "zh-TW", "zh_Hans", "ZH", "za", "de"]
+)
 def test_codes_of_chinese(lang):
     yes = lang not in {"za", "de"}
     assert chinese.is_chinese(lang) is yes
