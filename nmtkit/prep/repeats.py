@@ -31,8 +31,10 @@ DUPLICATE, HELD_OUT = "duplicate", "in dev or test"
 LEAKED, REPEATED = "leaked", "repeated"
 """Files of a comparison, with the numbers of such pairs."""
 ASCII_IGNORED = (string.punctuation + " \t\r\v\f").encode()
-WIDE_IGNORED = re.compile("[\u00a0-\u00bf\u2000-\u206f\u3000-\u303f\uff00-\uff0f\uff1a-\uff20]+")
-"""Punctuation and white space beyond ASCII: Latin-1, general, Chinese and Japanese, full width."""
+_IGNORED_KINDS = "Pc Pd Pe Pf Pi Po Ps Zl Zp Zs Cf Sk"
+_IGNORED = [c for c in map(chr, range(0xA0, 0x10000)) if unicodedata.category(c) in _IGNORED_KINDS]
+WIDE_IGNORED = re.compile(f"[{''.join(_IGNORED)}¢-©¬®-±]+")
+"""Punctuation, white space and invisible characters beyond ASCII, and symbols of Latin-1."""
 
 
 def normalised(text: bytes) -> bytes:
@@ -44,10 +46,9 @@ def normalised(text: bytes) -> bytes:
     return unicodedata.normalize("NFKC", wide).encode().translate(None, ASCII_IGNORED)
 
 
-def tidy_lines(text: bytes) -> list[bytes]:
+def tidy_text(text: bytes) -> bytes:
     """Return lines as cleaning leaves them: CRLF makes no other pair."""
-    tidied = map(tidy, text.decode(errors="replace").split("\n"))
-    return "\n".join(tidied).encode().split(b"\n")[:-1]
+    return "\n".join(map(tidy, text.decode(errors="replace").split("\n"))).encode()
 
 
 def pair_hashes(src: Iterable[bytes], tgt: Iterable[bytes]) -> Hashes:
@@ -74,8 +75,9 @@ def survey_shard(
     for chunk in shard.chunks():
         for (side, finder), text in zip(finders.items(), chunk, strict=True):
             foreign[side] += finder.count(text)
-        src, *references = map(tidy_lines, chunk)
-        plain_src, *plain = (normalised(text).split(b"\n")[:-1] for text in chunk)
+        texts = list(map(tidy_text, chunk))
+        src, *references = (text.split(b"\n")[:-1] for text in texts)
+        plain_src, *plain = (normalised(text).split(b"\n")[:-1] for text in texts)
         of_chunk = []
         for side, tgt, plain_tgt in zip(sides[1:], references, plain, strict=True):
             identical[side] += sum(a == b != b"" for a, b in zip(src, tgt, strict=True))

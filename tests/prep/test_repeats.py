@@ -223,8 +223,12 @@ def test_pairs_that_cleaning_makes_alike_are_one(tmp_path):
     train = [("A pair of words.", "Ein Paar."), ("A  pair of words.", "Ein Paar. \r")]
     train += [(f"A pair{c}of words.", "\xadEin\u200b Paar.") for c in "\0\t\x1c\x85\u2028"]
     dev = [(" A pair of  words.\r", "Ein Paar.")]
-    repeats = prepared(tmp_path, [*pairs(20), *train], {"dev": dev}).manifest().repeats
-    assert repeats.duplicates == 6 and repeats.overlap[0].exact == 1
+    train += [("A pair\u061c of words.\ufeff", "Ein\x85Paar.")]
+    settings = ["drop_overlap=normalised"]
+    run = prepared(tmp_path, [*pairs(20), *train], {"dev": dev}, settings=settings)
+    repeats = run.manifest().repeats
+    assert repeats.duplicates == 7 and repeats.overlap[0].exact == 1
+    assert run.manifest().cleaning.dropped["in dev or test"]["pairs"] == 8
 
 
 def test_normalised_text_keeps_its_lines():
@@ -233,6 +237,8 @@ def test_normalised_text_keeps_its_lines():
     decomposed = unicodedata.normalize("NFD", text.decode())
     assert normalised(decomposed.encode()) == normalised(text)
     assert normalised("Ｎｏ １\n".encode()) == b"no1\n"
+    assert normalised("¿a،b؛c؟d۔e।f॥g։h。i\u1680j｡k、l\u200cm £°".encode()) == b"abcdefghijklm"
+    assert len({normalised(f"1{c} m".encode()) for c in "½¼¾²³¹ªº々"}) == 9
 
 
 def test_sets_whose_sides_are_the_same_are_a_warning(tmp_path, stderr):
