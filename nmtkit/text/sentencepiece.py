@@ -18,6 +18,7 @@ from nmtkit import files
 from nmtkit.errors import ConfigError, DataError, imported
 from nmtkit.text.sampling import Draw, merge_with_dropout, unigram_draw
 from nmtkit.text.splitter import CachingSplitter
+from nmtkit.text.tidy import UNSAFE
 from nmtkit.text.tokenizer import SPACE
 
 MOST_WORDS = 1_000_000
@@ -170,6 +171,8 @@ class SentencePiece(CachingSplitter):
 
 
 def _decoded(match: re.Match[str]) -> str:
-    """Return the text of byte pieces such as <0xE2>; control characters are left out."""
+    """Return the text of byte pieces such as <0xE2>, without the characters that `tidy` removes or
+    replaces.
+    """
     data = bytes.fromhex(match[0].replace("<0x", "").replace(">", ""))
-    return "".join(filter(str.isprintable, data.decode(errors="replace")))
+    return UNSAFE.sub("", data.decode(errors="replace"))

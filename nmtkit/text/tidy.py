@@ -8,9 +8,10 @@ from collections import Counter
 
 JOINER = "@@"
 
-_HIDDEN = "\xad\u200b\u200e\u200f\u202a-\u202e\u2060\u2066-\u2069\ufeff"
+_HIDDEN = "\xad\u061c\u200b\u200e\u200f\u202a-\u202e\u2060\u2066-\u2069\ufeff"
 _INVISIBLE = re.compile(f"[{_HIDDEN}]")
-_UNSAFE = re.compile(f"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff{_HIDDEN}]")
+UNSAFE = re.compile(f"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff{_HIDDEN}]")
+"""What `tidy` removes or replaces by a space."""
 _SPACES = re.compile(" {2,}")
 _JOINED = re.compile("@@(?= |$)")
 _KINDS = {
@@ -80,7 +81,7 @@ def tidy(line: str, counts: Counter[str] | None = None) -> str:
 
 
 def _without_unsafe(line: str, changes: Counter[str]) -> str:
-    safe = _replaced(line, changes) if _UNSAFE.search(line) else line
+    safe = _replaced(line, changes) if UNSAFE.search(line) else line
     safe = _SPACES.sub(" ", safe).strip(" ")
     if safe != line and not changes:
         changes["spaces"] = 1
@@ -100,6 +101,6 @@ def _replaced(line: str, changes: Counter[str]) -> str:
         changes["CR at the end"] = 1
         visible = visible[:-1]
     changes.update(
-        _KINDS.get(character, "other control character") for character in _UNSAFE.findall(visible)
+        _KINDS.get(character, "other control character") for character in UNSAFE.findall(visible)
     )
-    return _UNSAFE.sub(" ", visible)
+    return UNSAFE.sub(" ", visible)

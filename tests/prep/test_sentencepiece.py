@@ -165,6 +165,9 @@ def test_own_models_with_the_normalisation_that_they_have(text, tmp_path):
     assert src.tokens(ODD[0]) == ["两", "个人。iPhone15", "€"]
     assert tgt.decode(tgt.encode("a 魔法 b…")) == "a 魔法 b..."
     assert "<0xE9>" in tgt.encode("魔")
+    odd = "a\u00a0\u200db\u3000\x85\u061c\x07"
+    pieces = ["▁", *(f"<0x{byte:02X}>" for byte in odd.encode())]
+    assert tgt.splitter.join(pieces) == ["a\u00a0\u200db\u3000"]
     again = prepared(text, tmp_path / "run", "prep.joint_vocab=false", spm=spm)
     assert again.manifest() == run.manifest()
     one = prepared(text, tmp_path / "one", "prep.joint_vocab=false", spm=str(models[0]))

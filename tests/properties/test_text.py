@@ -25,7 +25,9 @@ ODD = (
     "\x00\t\r\x0b\x0c\x1c\x85\u2028\u2029\ufeff"
     " \u00a0\u00ad\u3000\u200b\u200d\u0301@-&;<>|[]'\".,!?#ßŉǰİıſﬀ\ue000\uffff日我，。"
 )
-HIDDEN = "\xad\u200b\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2060\u2066\u2067\u2068\u2069\ufeff"
+HIDDEN = (
+    "\xad\u061c\u200b\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2060\u2066\u2067\u2068\u2069\ufeff"
+)
 CHARACTERS = st.one_of(
     st.sampled_from(ODD), st.characters(exclude_categories=["Cs"], exclude_characters="\n")
 )
