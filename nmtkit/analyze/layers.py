@@ -76,8 +76,8 @@ class Layers(Analysis[Options, ByMixture]):
         return Finding(
             table=Table("layers", "Weights of transparent attention", columns, rows, notes),
             text=(
-                "A nearly even column has learned no preference. The largest share of a column is "
-                "that of the level that this decoder layer reads most."
+                "A nearly even column has learned no preference. A dark cell is the level that "
+                "this decoder layer reads most."
             ),
             figure=figures.heat_map(panels, "decoder layer", "encoder level"),
             bars="\n\n".join(bars),

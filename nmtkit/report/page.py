@@ -17,9 +17,9 @@ from markupsafe import Markup, escape
 import nmtkit
 from nmtkit.analyze import ANALYSES
 from nmtkit.curves import AXES, panels
-from nmtkit.report import comparison, provenance
+from nmtkit.report import comparison, provenance, svg
 from nmtkit.report.commands import of_run
-from nmtkit.report.contents import Contents, ReportedFinding
+from nmtkit.report.contents import Contents, Remark, ReportedFinding
 from nmtkit.report.explorer import data, script_text
 from nmtkit.report.texts import Texts, side_by_side
 from nmtkit.score import lengths, result_tables
@@ -141,7 +141,7 @@ def sort_key(value: Any) -> str:
 
 
 class Drawn:
-    """Figures of one page.
+    """Figures of one page, each with ids of its own.
 
     Attributes:
         figures: the SVG of each by its name.
@@ -151,21 +151,13 @@ class Drawn:
         self.figures: dict[str, str] = {}
 
     def __call__(self, figure: str | None, name: str, label: str) -> Markup | None:
-        """Return the figure as part of a page; None if there is none.
-
-        It is an image, so it cannot run or load anything, whoever wrote the file.
-        """
-        if figure is None:
+        """Return the figure as part of a page; None if there is none, or it is no SVG."""
+        inline = svg.inline(figure, f"f{len(self.figures)}-", label) if figure else None
+        if figure is None or inline is None:
             return None
         number = sum(key.partition(".")[0] == name for key in self.figures)
         self.figures[f"{name}.{number + 1}" if number else name] = figure
-        return Markup('<img alt="{}" src="{}">').format(label, _address("image/svg+xml", figure))
-
-
-def _address(kind: str, content: str) -> Markup:
-    """Return an address that holds a text itself, with its media type."""
-    encoded = base64.b64encode(content.encode()).decode()
-    return Markup("data:{};base64,{}").format(kind, encoded)
+        return Markup(inline)  # noqa: S704  (cleaned by svg.inline)
 
 
 def _environment() -> Environment:
@@ -203,7 +195,9 @@ def _forms(table: Table) -> dict[str, tuple[str, Markup]]:
     name = re.sub(r"[^\w.-]+", "-", f"{table.name}-{table.title}")[:60].strip("-.")
     links = {}
     for label, suffix, content in (("LaTeX", "tex", table.latex()), ("CSV", "csv", table.csv())):
-        links[label] = (f"{name}.{suffix}", _address("text/plain;charset=utf-8", content))
+        encoded = base64.b64encode(content.encode()).decode()
+        address = Markup(f"data:text/plain;charset=utf-8;base64,{encoded}")  # noqa: S704
+        links[label] = (f"{name}.{suffix}", address)
     return links
 
 
@@ -247,8 +241,12 @@ def _finding(name: str, reported: ReportedFinding, drawn: Drawn) -> dict[str, An
         (key, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
         for key, value in finding.facts.items()
     ]
-    figure = drawn(reported.figure, name, label)
-    return {**vars(reported), "name": name, "figure": figure, "facts": facts}
+    figure, remarks = drawn(reported.figure, name, label), reported.remarks
+    if reported.figure is not None and figure is None:
+        text = "Its figure.svg cannot be shown: it is damaged"
+        remarks = [*remarks, Remark(text, f"{reported.command} --force")]
+    about = {"name": name, "figure": figure, "facts": facts, "remarks": remarks}
+    return {**vars(reported), **about}
 
 
 def _learning(contents: Contents, drawn: Drawn) -> dict[str, Any]:

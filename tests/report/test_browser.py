@@ -32,7 +32,7 @@ CONTRAST = """(() => {
   };
   const found = [];
   for (const element of document.body.querySelectorAll("*")) {
-    if (element.closest("script, noscript") || !element.checkVisibility()) continue;
+    if (element.closest("svg, script, noscript") || !element.checkVisibility()) continue;
     if (![...element.childNodes].some((node) => node.nodeType === 3 && node.data.trim())) continue;
     const under = back(element);
     const [a, b] = [light(over(parse(getComputedStyle(element).color), under)), light(under)].sort((x, y) => y - x);
@@ -127,8 +127,7 @@ def count(browser, prefix=""):
 
 
 def test_nothing_is_loaded_and_nothing_complained_of(browser, written):
-    addresses = {url.partition(",")[0] for url in browser.requests}
-    assert addresses <= {f"file://{written}", "data:", "data:image/svg+xml;base64"}
+    assert {url.partition(",")[0] for url in browser.requests} <= {f"file://{written}", "data:"}
     browser.run("console.error('this is seen')")
     assert browser.errors and "this is seen" in browser.errors.pop()
 
@@ -335,8 +334,8 @@ def test_without_scripts_all_but_the_explorer_is_there(browser, written):
         assert not browser.run("document.getElementById('controls').checkVisibility()")
         for shown in (
             "#comparison table",
-            "#learning img",
-            "#finding-gates img",
+            "#learning svg",
+            "#finding-gates svg",
             "#translations mark",
             "#provenance table",
         ):
@@ -348,8 +347,8 @@ def test_without_scripts_all_but_the_explorer_is_there(browser, written):
 def test_the_switch_of_the_learning_curves(browser):
     """One of three figures of two panels is seen: the one whose axis is chosen."""
     shown = (
-        "[...document.querySelectorAll('.switched img')].filter((e) => e.checkVisibility())"
-        ".map((e) => e.alt.split(' ').at(-1))"
+        "[...document.querySelectorAll('.switched svg')].filter((e) => e.checkVisibility())"
+        ".map((e) => e.getAttribute('aria-label').split(' ').at(-1))"
     )
     assert browser.run(shown) == ["updates"]
     for axis in ("minutes", "epochs"):
@@ -410,7 +409,7 @@ STRUCTURE = """({
   untitled: [...document.querySelectorAll('table')].filter((t) => !t.caption || !t.caption.textContent.trim()).length,
   unscoped: [...document.querySelectorAll('th')].filter((t) => !t.scope).length,
   unlabelled: [...document.querySelectorAll('input, select')].filter((e) => !e.labels.length).length,
-  figures: [...document.querySelectorAll('img')].filter((e) => !e.alt).length,
+  figures: [...document.querySelectorAll('svg')].filter((e) => e.getAttribute('role') !== 'img' || !e.getAttribute('aria-label')).length,
   levels: [...document.querySelectorAll('h1, h2, h3, h4')].map((e) => Number(e.tagName[1])),
   ids: [...document.querySelectorAll('[id]')].map((e) => e.id),
   links: [...document.querySelectorAll('a[href^="#"]')].map((e) => document.getElementById(e.hash.slice(1)) !== null),
