@@ -6,7 +6,6 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from nmtkit.curves import Curves, read
 from nmtkit.errors import counted
@@ -15,7 +14,6 @@ from nmtkit.score.stored_scores import Budget, SeedGroup
 
 ALIKE = 1.05
 """Counts of target tokens with a smaller ratio are called equal: batches differ between seeds."""
-TOKENS = "target tokens seen"
 MOST_LISTED = 6
 """The most systems that are listed one by one."""
 
@@ -45,24 +43,32 @@ def unequal(budgets: Mapping[str, Budget], groups: Sequence[SeedGroup] = ()) -> 
         budgets: by system; unknown numbers are not compared.
         groups: the systems by training seed.
     """
-    facts: dict[str, dict[str, Any]] = {
-        "updates": {name: b.updates for name, b in budgets.items()},
-        "seeds": {g.name: len(g.systems) for g in groups if None not in g.seeds},
-        TOKENS: {name: b.tokens for name, b in budgets.items()},
-        "presets": {name: b.preset for name, b in budgets.items()},
-        "preparations of the corpus": {name: b.corpus[:12] for name, b in budgets.items()},
-        # Each seed may begin with the weights of that seed of another system.
-        "initial weights": {
-            name: _without_seed(b.init_from) or "random" for name, b in budgets.items()
-        },
-    }
+    updates = {name: b.updates for name, b in budgets.items() if b.updates}
+    tokens = {name: b.tokens for name, b in budgets.items() if b.tokens}
+    presets = {name: b.preset for name, b in budgets.items() if b.preset}
+    corpora = {name: b.corpus[:12] for name, b in budgets.items() if b.corpus}
+    # Each seed may begin with the weights of that seed of another system.
+    weights = {name: _without_seed(b.init_from) or "random" for name, b in budgets.items()}
+    seeds = {g.name: len(g.systems) for g in groups if None not in g.seeds}
     parts = []
-    for label, values in facts.items():
-        known = {name: value for name, value in values.items() if value}
-        if len(set(known.values())) > 1 and not (
-            label == TOKENS and max(known.values()) <= ALIKE * min(known.values())
-        ):
-            parts.append(f"{label} ({_listed(known)})")
+    for label, numbers, ratio in (
+        ("updates", updates, 1),
+        ("seeds", seeds, 1),
+        ("target tokens seen", tokens, ALIKE),
+    ):
+        if numbers and max(numbers.values()) > ratio * min(numbers.values()):
+            parts.append(f"{label} ({_listed(numbers)})")
+    for label, words in (
+        ("presets", presets),
+        ("preparations of the corpus", corpora),
+        ("initial weights", weights),
+    ):
+        if len(set(words.values())) > 1:
+            each = [f"{name} {word}" for name, word in words.items()]
+            if len(each) > MOST_LISTED:
+                of_word = Counter(words.values())
+                each = [f"{word} of {counted(of_word[word], 'system')}" for word in of_word]
+            parts.append(f"{label} ({', '.join(each)})")
     return [f"The systems were not trained alike: {'; '.join(parts)}."] if parts else []
 
 
@@ -71,14 +77,9 @@ def _without_seed(system: str) -> str:
     return re.sub(r"-s\d+$", "", Path(system).name)
 
 
-def _listed(values: Mapping[str, Any]) -> str:
-    """Return the value of each system; of many systems the smallest and the largest number, or how
-    many systems have each word.
-    """
-    shown = {name: f"{v:,}" if isinstance(v, int) else v for name, v in values.items()}
-    if len(values) <= MOST_LISTED:
-        return ", ".join(f"{name} {value}" for name, value in shown.items())
-    if words := Counter(value for value in values.values() if isinstance(value, str)):
-        return ", ".join(f"{word} of {counted(n, 'system')}" for word, n in words.items())
-    low, high = (choose(values, key=values.__getitem__) for choose in (min, max))
-    return f"from {shown[low]} ({low}) to {shown[high]} ({high})"
+def _listed(counts: Mapping[str, int]) -> str:
+    """Return the count of each system; of many systems the smallest and the largest."""
+    if len(counts) <= MOST_LISTED:
+        return ", ".join(f"{name} {count:,}" for name, count in counts.items())
+    low, high = (choose(counts, key=counts.__getitem__) for choose in (min, max))
+    return f"from {counts[low]:,} ({low}) to {counts[high]:,} ({high})"

@@ -5,15 +5,14 @@ table of both.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from nmtkit.errors import ConfigError, check_known, nearest
-from nmtkit.records import require
 from nmtkit.score.metrics import METRICS
 from nmtkit.score.seeds import without_mark
 from nmtkit.score.stored_scores import Scores
@@ -75,17 +74,6 @@ class PaperColumn(Section):
             return gain_of(self.score)
         return getattr(self, self.kind) if self.kind else ""
 
-    @model_validator(mode="after")
-    def _holds_one_thing(self) -> Self:
-        for kind, known in (("score", METRICS), ("cost", COSTS)):
-            value = getattr(self, kind)
-            message = f"unknown {kind} '{value}' of the column '{self.name}'; "
-            require(not value or value in known, message + nearest(value, known))
-        several = sum(bool(getattr(self, kind)) for kind in KINDS) > 1
-        require(not several, f"the column '{self.name}' is several of {', '.join(KINDS)}")
-        require(self.score or not self.gain, f"the column '{self.name}' is a gain of no score")
-        return self
-
 
 def gain_of(score: str) -> str:
     """Return the key of the gain in a score over the baseline."""
@@ -116,18 +104,6 @@ class PaperTable(Section):
     """In the order of the paper's README."""
     rows: list[PaperRow] = Field(min_length=1)
     """In the same order."""
-
-    @model_validator(mode="after")
-    def _fits_together(self) -> Self:
-        names = [column.name for column in self.columns]
-        systems = [row.system for row in self.rows if row.system]
-        for row in self.rows:
-            for name in row.numbers:
-                message = f"the row '{row.printed}' has a number of no column: '{name}'; "
-                require(name in names, message + nearest(name, names))
-        single = len({*systems}) == len(systems) and len({*names}) == len(names)
-        require(single, "a column or a system has more than one entry")
-        return self
 
 
 class Paper(Section):
@@ -172,9 +148,41 @@ def load(path: Path) -> Paper:
     """
     values = read_toml(path, "the paper's numbers", "--paper", f"{PAPERS['phrase']} is an example")
     try:
-        return build(Paper, values, path.name)
+        paper = build(Paper, values, path.name)
     except ConfigError as error:
         raise ConfigError(error.message, where=path, hint=error.hint) from None
+    for name, table in paper.tables.items():
+        for message, hint in _problems(table):
+            raise ConfigError(message, where=f"{path}, [tables.{name}]", hint=hint)
+    return paper
+
+
+def _problems(table: PaperTable) -> Iterator[tuple[str, str]]:
+    """Yield what is wrong with a table, each with what to do."""
+    names = [column.name for column in table.columns]
+    systems = [row.system for row in table.rows if row.system]
+    for column in table.columns:
+        yield from _problems_of_column(column)
+    for row in table.rows:
+        for name in row.numbers:
+            if name not in names:
+                message = f"the row '{row.printed}' has a number of no column: '{name}'"
+                yield message, nearest(name, names)
+    if len(set(systems)) < len(systems) or len(set(names)) < len(names):
+        yield "a column or a system has more than one entry", "give each once"
+
+
+def _problems_of_column(column: PaperColumn) -> Iterator[tuple[str, str]]:
+    known = {"score": METRICS, "cost": COSTS}
+    for kind, values in known.items():
+        if (value := getattr(column, kind)) and value not in values:
+            yield f"unknown {kind} '{value}' of the column '{column.name}'", nearest(value, values)
+    if column.gain and not column.score:
+        message = f"the column '{column.name}' is a gain of no score"
+        yield message, 'name it, for example: score = "bleu"'
+    if sum(bool(getattr(column, kind)) for kind in KINDS) > 1:
+        message = f"the column '{column.name}' is several things at once"
+        yield message, f"one of: {', '.join(KINDS)}"
 
 
 def asked(path: str | Path, name: str | None, of: Kind = "score") -> Printed | None:

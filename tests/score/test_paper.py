@@ -173,47 +173,53 @@ def test_a_call_keeps_and_prints_the_table_and_the_next_without_it_prints_none(f
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "message"),
+    ("old", "new", "message", "hint"),
     [
         (
             'score = "bleu"',
             'score = "blue"',
-            "unknown score 'blue' of the column 'De-En'; did you mean 'bleu'?",
+            "unknown score 'blue' of the column 'De-En'",
+            "did you mean 'bleu'",
         ),
         (
             "numbers = { En-De = 30.75 }",
             "numbers = { En-Du = 30.75 }",
-            "the row 'T5' has a number of no column: 'En-Du'; did you mean 'En-De'?",
+            "the row 'T5' has a number of no column: 'En-Du'",
+            "did you mean 'En-De'",
         ),
-        ('system = "base-new"', 'system = "base"', "more than one entry"),
+        ('system = "base-new"', 'system = "base"', "more than one entry", "once"),
         (
             'cost = "parameters"',
             'cost = "parameter"',
-            "unknown cost 'parameter' of the column 'size'; did you mean 'parameters'?",
+            "unknown cost 'parameter' of the column 'size'",
+            "did you mean 'parameters'",
         ),
         (
             'cost = "parameters"',
             'cost = "parameters", task = "x"',
-            "the column 'size' is several of score, task, cost",
+            "the column 'size' is several things at once",
+            "one of: score, task, cost",
         ),
         (
             'score = "tokenized_bleu", gain = true',
             "gain = true",
             "the column 'Δ' is a gain of no score",
+            "name it",
         ),
-        ("columns = [{", "columns = {", "not valid TOML"),
+        ("columns = [{", "columns = {", "not valid TOML", ""),
         (
             'score = "bleu" }',
             'scoer = "bleu" }',
             "tables.one.columns.3.scoer",
+            "did you mean 'score'",
         ),
     ],
 )
-def test_a_file_that_is_wrong_is_refused(old, new, message, file):
+def test_a_file_that_is_wrong_is_refused(old, new, message, hint, file):
     assert FILE.count(old) == 1
     file.write_text(FILE.replace(old, new), "utf-8")
     caught = refused(ConfigError, None, paper.asked, file, "one")
-    assert message in caught.message
+    assert message in caught.message and hint in (caught.hint or "")
     assert str(caught.where).startswith(str(file))
 
 
@@ -296,3 +302,17 @@ def test_gains_are_over_the_mean_of_the_baselines_seeds():
             ("BLEU", 28.0, 0.0),
         ]
         assert any("how much more than base-s1, base-s2, base-s3" in note for note in found.notes)
+
+
+def test_what_a_call_drops_of_the_one_before_is_said(fake, stderr):
+    fake.add("base", 0.2)
+    fake.add("new", 0.1)
+    fake.score(against="new", by_length=True)
+    assert "give way" not in stderr()
+    fake.score()
+    err = stderr()
+    assert "test: scores against new give way to those against base (--against)" in err
+    fake.score(buckets="pr")
+    assert "the groups of length are no longer dc (--buckets)" in stderr()
+    fake.score(buckets="pr")
+    assert "no longer" not in stderr()
