@@ -164,6 +164,7 @@ def files_of(folder):
         ("prep demo --force=3", "does not take a value\n  in: nmtkit prep\n"),
         ("analyze cost --measure=3", "does not take a value\n  in: nmtkit analyze cost\n"),
         ("prep demo --size x", "bad value for '--size': must be a whole number (got x)"),
+        ("translate --beam 0", "bad value for '--beam': must be at least 1 (got 0)"),
         (
             "prep x --train nope.en nope.de --dev nope.en nope.de",
             "no such file: nope.en\n  in: --train\n",

@@ -200,8 +200,9 @@ def _shown(different: dict[str, tuple[str, str]], after_key: str = " ") -> list[
 
 def _note_preset(run: Run, preset: str) -> None:
     """Record another preset, which shapes no text: it is that of the systems to come."""
-    old = load(Manifest, run.prep / MANIFEST)
-    with locked(run.path, "prep"), run.recorded("prep", seed=old.source.get("seed")):
+    seed = load(Manifest, run.prep / MANIFEST).source.get("seed")
+    with locked(run.path, "prep"), run.recorded("prep", seed=seed):
+        old = load(Manifest, run.prep / MANIFEST)
         manifest = old.model_copy(update={"preset": preset})
         manifest.write(run.prep / MANIFEST)
         write_toml(run.path / "run.toml", _run_toml(manifest))

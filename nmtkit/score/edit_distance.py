@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any
 
 from sacrebleu.metrics import lib_ter
@@ -69,7 +70,12 @@ class EditDistance:
         if distance + abs(len(words) - len(self._reference)) <= 2 * BAND:
             return distance, Operations(lambda: self._path(words, rows)[0])
         path, farthest = self._path(words, rows)
-        return (distance, path) if farthest <= BAND else _SLOW(self._reference)(words)
+        return (distance, path) if farthest <= BAND else self._slow(words)
+
+    @cached_property
+    def _slow(self) -> Any:
+        """sacreBLEU's own distance, which keeps the rows of beginnings."""
+        return _SLOW(self._reference)
 
     def _rows(self, words: list[str]) -> list[Row]:
         """Return for each i the bits j where d(i, j+1) - d(i, j) is 1, and where it is -1; where

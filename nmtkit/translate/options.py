@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Optional
+from typing import Annotated, Any, Optional
 
 from pydantic import create_model
 
@@ -33,7 +33,8 @@ def _of_settings(panel: str, **metavars: str | None) -> dict[str, Any]:
         setting = SearchSettings.model_fields[key]
         text = f"{(setting.description or '').rstrip('.')} (search.{key})."
         values = option(None, metavar, flag(key), panel=panel, help=text)
-        options[key] = Optional[setting.annotation], values
+        # The bounds are metadata; some settings have none, and Annotated wants some.
+        options[key] = Optional[Annotated[setting.annotation, *setting.metadata, key]], values
     return options
 
 

@@ -139,6 +139,7 @@ def _check_beside(run: Run, source: str | None, sets: list[TextSet], path: Path,
     if source == "-":
         message = f"{name} needs a source that can be read twice"
         raise ConfigError(message, where="-", hint="put it into a file and name that")
+    files.check_file(path, where=name)
     text = Path(source or run.source(sets[0].name))
     counts = [sum(map(len, file_windows(side))) for side in (text, path)]
     if counts[0] != counts[1]:
