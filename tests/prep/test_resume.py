@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from nmtkit.errors import ConfigError, DataError, EnvironmentProblem
+from nmtkit.files import check_place
 from nmtkit.locks import locked
 from nmtkit.prep import tasks
 from nmtkit.prep.clean import clean_shard
@@ -352,6 +353,42 @@ def test_an_error_of_the_machine_keeps_the_folder(tmp_path):
 
 
 # job arrays
+
+
+def begin(work, share=True):
+    """Begin a call of prep, as a job of an array."""
+    with work_folder(work, "key", share, raw=work / "raw-node-1"):
+        pass
+
+
+def test_jobs_of_an_array_that_start_together(tmp_path, monkeypatch):
+    """Each may see a record that another job writes, and text that another job removes."""
+    half = tmp_path / "half"
+    half.mkdir()
+    (half / ".nmtkit-work.json-abc").touch()  # a record that another job is writing
+    begin(half)
+    exists, other = Path.exists, tmp_path / "other"
+    other.mkdir()
+
+    def exists_and_write(path):
+        """Another job writes the record after this one has seen that there is none."""
+        seen = exists(path)
+        if path == other / WORK_RECORD and not seen:
+            shutil.copy(half / WORK_RECORD, path)
+        return seen
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "exists", exists_and_write)
+        begin(other)
+    (other / "raw-node-2" / "text").mkdir(parents=True)
+
+    def check_and_remove(path):
+        check_place(path)
+        if path.name == "text":
+            shutil.rmtree(path.parent)
+
+    monkeypatch.setattr("nmtkit.files.check_place", check_and_remove)
+    begin(other)
 
 
 def test_jobs_of_an_array(tmp_path, small_shards, capsys):
