@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -114,29 +114,19 @@ def encode_set(
     out = work / OUT
     sides, vocabularies = step_cache(TextSide, lambda: _text(out))
     changes: list[Counter[str]] = [Counter(), Counter()]
-    counters = [changes[stream != "src"] for stream in streams]
     blank: Counter[str] = Counter()
-    paths = [out / "text" / f"{name}.{stream}" for stream in streams]
+    paths = {stream: out / "text" / f"{name}.{stream}" for stream in streams}
     size = max(map(len, vocabularies))
     kind = id_type(size)
-    encoded: list[Array] = []
-    with contextlib.ExitStack() as stack:
-        outputs = [stack.enter_context(files.writing(path)) for path in paths]
-        for chunk in shard.chunks():
-            texts = []
-            for stream, output, text, counts in zip(streams, outputs, chunk, counters, strict=True):
-                lines = [tidy(line or "", counts) for line in utf8_lines(text, counts)]
-                output.writelines([line + "\n" for line in lines])
-                blank[stream] += sum(not line.strip() for line in lines)
-                texts.append(lines)
-            encoded += [
-                np.array(vocabulary.encode(side.encode(line)), kind)
-                for row in zip(texts[0], texts[1], strict=True)
-                for vocabulary, side, line in zip(vocabularies, sides, row, strict=True)
-            ]
+    encoded = [
+        np.array(vocabulary.encode(side.encode(line)), kind)
+        for texts in _written(shard, paths, changes, blank)
+        for row in zip(texts[0], texts[1], strict=True)
+        for vocabulary, side, line in zip(vocabularies, sides, row, strict=True)
+    ]
     lengths = np.fromiter(map(len, encoded), np.int64, len(encoded))
     ids = np.concatenate(encoded)
-    paths += write_store(out / name, 0, size, ids, lengths)
+    store = write_store(out / name, 0, size, ids, lengths)
     value = {
         "subwords": subword_counts(ids, lengths),
         "changes": {
@@ -144,7 +134,31 @@ def encode_set(
         },
         "blank": dict(+blank),
     }
-    return value, paths
+    return value, [*paths.values(), *store]
+
+
+def _written(
+    shard: Shard, paths: dict[str, Path], changes: list[Counter[str]], blank: Counter[str]
+) -> Iterator[list[list[str]]]:
+    """Write the tidied text of a set, and yield chunks of it: the lines of every stream.
+
+    Args:
+        shard: all rows of the set.
+        paths: where to write each stream.
+        changes: counts of the changes of source and references, which are added up here.
+        blank: counts of the blank lines of each stream, which are added up here.
+    """
+    counters = [changes[stream != "src"] for stream in paths]
+    with contextlib.ExitStack() as stack:
+        outputs = [stack.enter_context(files.writing(path)) for path in paths.values()]
+        for chunk in shard.chunks():
+            texts = []
+            for stream, output, text, counts in zip(paths, outputs, chunk, counters, strict=True):
+                lines = [tidy(line or "", counts) for line in utf8_lines(text, counts)]
+                output.writelines([line + "\n" for line in lines])
+                blank[stream] += sum(not line.strip() for line in lines)
+                texts.append(lines)
+            yield texts
 
 
 def _text(prep: Path) -> tuple[list[TextSide], Sequence[Vocabulary]]:

@@ -133,7 +133,8 @@ def local(jobs: int) -> Engine:
 def _dask(address: str | None, jobs: int, stack: contextlib.ExitStack) -> Engine:
     """Connect to a scheduler, or start one with workers on this machine."""
     distributed = imported("distributed", "dask", "--engine")
-    logging.getLogger("distributed").setLevel(logging.CRITICAL)  # prep reports what is lost
+    for name in ("distributed", "distributed.client", "tornado.application"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)  # prep reports what is lost
     if address is not None and ":" not in address and not Path(address).is_file():
         hint = "give tcp://HOST:PORT, or the scheduler file that Dask has written"
         message = f"{address} is no file, and no address of a Dask scheduler"

@@ -23,6 +23,7 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from nmtkit import console
 from nmtkit.errors import DataError
 from nmtkit.files import JsonObject
 from nmtkit.prep.fingerprint import fingerprint, tools
@@ -40,9 +41,8 @@ class Plan(Steps):
     """Prepares one corpus in a work folder."""
 
     def run_share(self, number: int, count: int) -> None:
-        """Clean every `count`-th shard of the training text, from shard `number` on.
-
-        Raises: DataError if repeated pairs are dropped, and other jobs have not hashed theirs.
+        """Clean every `count`-th shard of the training text, from shard `number` on. If repeated
+        pairs are dropped, and other jobs have not hashed theirs, it only hashes.
         """
         self.begin()
         shards = self.shards()
@@ -52,11 +52,11 @@ class Plan(Steps):
         if self.drops:
             missing = sum(map(len, shards.values())) - len(surveyed)
             if missing:
-                raise DataError(
-                    f"{missing} shards are not hashed yet, and repeated pairs are to be dropped",
-                    where=f"--shard {number}",
-                    hint="let all jobs of the array end, then run the array once more",
+                console.say(
+                    f"hashed; other jobs have {missing} shards left to hash: when all jobs have"
+                    " ended, run the array once more"
                 )
+                return
             self.runner.share = None
             _, dropped = self.compare(shards, surveyed)
             self.runner.share = (number, count)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from nmtkit import console, files, folders
+from nmtkit.corpora.corpus import Corpus
 from nmtkit.errors import ConfigError, DataError, EnvironmentProblem, NmtkitError, counted
 from nmtkit.locks import locked
 from nmtkit.owned_files import MANIFEST, PREP, STORES
@@ -77,17 +78,15 @@ def _prepare(
     old: Manifest | None,
 ) -> None:
     """Make the prep folder anew; `old` describes the one that it replaces."""
-    options, settings = request.options, request.settings
+    options = request.options
     work = options.work or run.path / WORK
     share = options.shard is not None
     raw = work / (f"{RAW}-{socket.gethostname()}-{os.getpid()}" if share else RAW)
-    inputs = Inputs(settings.on_bad_utf8 == "error", raw)
+    inputs = Inputs(request.settings.on_bad_utf8 == "error", raw)
     inputs.check(request.own_corpus.sets)
     _say_what_is_chosen(request)
     read = request.find()
-    asked = {"identity": identity, "settings": settings.model_dump(exclude=MACHINE)}
-    versions = tools((request.own_corpus.src, request.own_corpus.tgt), settings)
-    key = work_key(asked | {"tools": versions, "outcomes": OUTCOMES})
+    key = _key(request, identity)
     fresh = not run.path.exists()
     with (
         locked(run.path, "prep", shared=share),
@@ -98,14 +97,7 @@ def _prepare(
         start = time.perf_counter()
         files.check_place(run.prep)
         folders.recover(run.prep, _owned)
-        corpus = read(raw)
-        if request.dataset:
-            inputs.check(corpus.sets)
-        corpus = rewritten(corpus, inputs, raw)
-        inputs.warn_of_copies(corpus.sets)
-        names = {text.name for text in request.own_corpus.sets}
-        own_sets = [text for text in corpus.sets if text.name in names]
-        check_samples(own_sets, (corpus.src, corpus.tgt), settings)
+        corpus = _checked(read(raw), request, inputs, raw)
         parser = Stanza(corpus.src) if options.parser else None
         jobs = options.jobs or cores()
         # for a training text of a few lines, this process
@@ -122,11 +114,35 @@ def _prepare(
         write_toml(run.path / "run.toml", _run_toml(manifest))
         _publish(work / OUT, run)
         report(run, manifest)
-        seconds = console.duration(time.perf_counter() - start)
         console.say(
-            f"prepared {run.prep} in {seconds} (preset {manifest.preset}, fingerprint"
-            f" {manifest.fingerprint[:12]})"
+            f"prepared {run.prep} in {console.duration(time.perf_counter() - start)} (preset"
+            f" {manifest.preset}, fingerprint {manifest.fingerprint[:12]})"
         )
+
+
+def _key(request: Request, identity: dict[str, Any]) -> str:
+    """Return the key of the work: of the text, the settings, the tools and this version of prep."""
+    corpus, settings = request.own_corpus, request.settings
+    return work_key(
+        {
+            "identity": identity,
+            "settings": settings.model_dump(exclude=MACHINE),
+            "tools": tools((corpus.src, corpus.tgt), settings),
+            "outcomes": OUTCOMES,
+        }
+    )
+
+
+def _checked(corpus: Corpus, request: Request, inputs: Inputs, raw: Path) -> Corpus:
+    """Return the corpus as plain text, one sentence a line; all its files are checked."""
+    if request.dataset:
+        inputs.check(corpus.sets)
+    corpus = rewritten(corpus, inputs, raw)
+    inputs.warn_of_copies(corpus.sets)
+    names = {text.name for text in request.own_corpus.sets}
+    own_sets = [text for text in corpus.sets if text.name in names]
+    check_samples(own_sets, (corpus.src, corpus.tgt), request.settings)
+    return corpus
 
 
 def _say_what_is_chosen(request: Request) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -69,8 +70,8 @@ def work_folder(work: Path, key: str, share: bool, raw: Path) -> Iterator[None]:
             not keep it.
     Raises: ConfigError if the folder is no work folder; DataError if another prep holds it.
     """
-    fresh = not work.exists()
-    if not fresh and not (work / WORK_RECORD).exists() and not _is_empty(work):
+    # in this order: another job may write the record meanwhile
+    if work.exists() and not _is_empty(work) and not (work / WORK_RECORD).exists():
         raise ConfigError(
             f"{work} is not empty, and no work folder of prep",
             where="--work",
@@ -80,8 +81,9 @@ def work_folder(work: Path, key: str, share: bool, raw: Path) -> Iterator[None]:
     try:
         with locked(work, "prep", shared=share):
             held = True
-            for path in work.rglob("*"):  # the tasks write here by paths of their own
-                files.check_place(path)
+            for folder, folders, names in os.walk(work):  # rglob fails if a job ends meanwhile
+                for name in (*folders, *names):  # the tasks write here by paths of their own
+                    files.check_place(Path(folder, name))
             again = _begun(work, key, share)
             shutil.rmtree(raw, ignore_errors=True)
             try:
@@ -104,7 +106,9 @@ def work_folder(work: Path, key: str, share: bool, raw: Path) -> Iterator[None]:
 
 
 def _is_empty(folder: Path) -> bool:
-    return folder.is_dir() and not [path for path in folder.iterdir() if path.name != ".lock"]
+    """True if a folder has no files except locks and what another job is writing."""
+    ours = (".lock", files.UNFINISHED)
+    return folder.is_dir() and all(path.name.startswith(ours) for path in folder.iterdir())
 
 
 def _begun(work: Path, key: str, share: bool) -> bool:
@@ -116,7 +120,7 @@ def _begun(work: Path, key: str, share: bool) -> bool:
     record = work / WORK_RECORD
     if record.exists():
         if load(WorkRecord, record).key == key:
-            console.say(f"going on in {work}, where an earlier call has stopped")
+            console.say(f"going on in {work}, which another call has begun")
             return True
         if share:
             hint = "give all jobs of an array the same options, or name another folder"

@@ -398,7 +398,7 @@ def test_a_prep_that_finds_the_work_of_a_killed_one_says_so(
         with monkeypatch.context() as patch, pytest.raises(Killed):
             kill_at(patch, Steps, step, 1)
             prep("demo", force=True, **options)
-    assert f"going on in {folder}, where an earlier call has stopped" in stderr()
+    assert f"going on in {folder}, which another call has begun" in stderr()
     if shared:
         edit(folder / "work.json", '"key"', '"shared": true, "key"')
         (folder / work.OUT).mkdir(exist_ok=True)

@@ -154,6 +154,14 @@ def test_dask_workers_print_nothing_when_prep_is_stopped():
         assert not engine.executor.submit(warns).result()
 
 
+def test_dask_prints_nothing_when_its_scheduler_is_lost():
+    """It would print tracebacks before the message of prep."""
+    pytest.importorskip("distributed")
+    with engines.opened("dask", None, 1):
+        for name in ("distributed.client", "distributed.core", "tornado.application"):
+            assert not logging.getLogger(name).isEnabledFor(logging.ERROR)
+
+
 def test_errors_of_a_dask_worker_are_those_of_prep(tmp_path, text):
     """With the file that is to blame: here one that changed after it was checked."""
     distributed = pytest.importorskip("distributed")
