@@ -322,7 +322,7 @@ UNUSED = [  # a command, options that mean nothing there, why
     ("train --seed 2", ["--set train.seed=3"], "--seed is given too, and wins"),
     *(
         (
-            f"translate --{key.replace('_', '-')}" + " 2" * (key != "sample"),
+            f"translate --{key.replace('_', '-')}" + " 1" * (key != "sample"),
             [f"--set search.{key}=1"],
             f"--{key.replace('_', '-')} is given too, and wins",
         )

@@ -33,8 +33,10 @@ def _of_settings(panel: str, **metavars: str | None) -> dict[str, Any]:
         setting = SearchSettings.model_fields[key]
         text = f"{(setting.description or '').rstrip('.')} (search.{key})."
         values = option(None, metavar, flag(key), panel=panel, help=text)
-        # The bounds are metadata; some settings have none, and Annotated wants some.
-        options[key] = Optional[Annotated[setting.annotation, *setting.metadata, key]], values
+        kind: Any = setting.annotation
+        if setting.metadata:  # its bounds
+            kind = Annotated[kind, *setting.metadata]
+        options[key] = Optional[kind], values
     return options
 
 
