@@ -669,11 +669,11 @@ def test_an_analysis_depends_on_translations_that_it_reads(two, stderr):
     ("name", "words", "hint"),
     [
         ("alignment", "has this attention", ""),
-        ("divergence", "attends locally and globally", THAT_DOES),
-        ("gates", "has a gate", THAT_DOES),
+        ("divergence", "records local and global attention", THAT_DOES),
+        ("gates", "records gates", THAT_DOES),
         ("importance", "whose attention can be taken away", ""),
-        ("layers", "mixes the levels", THAT_DOES),
-        ("weights", "has gated attention", THAT_DOES),
+        ("layers", "records mixtures", THAT_DOES),
+        ("weights", "records gated attention", THAT_DOES),
     ],
 )
 def test_without_a_system_that_it_can_look_at(analysed, name, words, hint):
