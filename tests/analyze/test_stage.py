@@ -107,6 +107,11 @@ class Mine(Analysis):
 def half(counts):
     return counts["half"]
 """
+OPTIONS = """\
+    from nmtkit.options import Options
+    class Options(Options):
+        {}: str = "x"
+    name"""
 
 
 @pytest.mark.parametrize(
@@ -118,6 +123,9 @@ def half(counts):
         (', title = "mine", ', " = ", 3, "has no title"),
         ('"mine"', '"lengths"', 3, "'lengths' cannot name an analysis of your own"),
         ('"mine"', '"../mine1"', 3, "'../mine1' cannot name an analysis of your own"),
+        ("    name", "    class Options: pass\n    name", 4, "Options of"),
+        ("    name", OPTIONS.format("system"), 5, "every analysis has the option --system"),
+        ("    name", OPTIONS.format("quiet"), 5, "every analysis has the option --quiet"),
         ("", "", 10, "your code failed: KeyError: 'half'"),
         ("half({})", "1", 3, "your code failed: AttributeError"),
     ],
