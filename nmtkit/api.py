@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -46,6 +47,15 @@ None = every line is a document.
 
 _one_thread_at_a_time = threading.RLock()
 """Held while a system computes: threads share torch's settings, and the graphs of a GPU."""
+
+
+def _new_lock() -> None:
+    """Replace the lock in a forked process, which lacks the thread that may hold it."""
+    global _one_thread_at_a_time
+    _one_thread_at_a_time = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_new_lock)
 
 
 class NotLines(ConfigError, TypeError):

@@ -302,6 +302,15 @@ def test_threads_wait_for_each_other(run):
     assert (torch.get_num_threads(), torch.get_float32_matmul_precision()) == before
 
 
+def test_a_forked_process_does_not_wait_for_a_thread_of_its_parent():
+    with ThreadPoolExecutor(1) as threads:
+        threads.submit(api._one_thread_at_a_time.acquire).result()
+        if not (child := os.fork()):
+            os._exit(not api._one_thread_at_a_time.acquire(blocking=False))
+        threads.submit(api._one_thread_at_a_time.release).result()
+    assert os.waitpid(child, 0)[1] == 0
+
+
 def test_precision_that_is_set_by_torchs_newer_attributes_stays(run):
     matmul = torch.backends.cuda.matmul
     if not hasattr(matmul, "fp32_precision"):
