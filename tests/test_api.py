@@ -3,8 +3,10 @@ README.
 """
 
 import contextlib
+import copy
 import json
 import os
+import pickle
 import re
 import shutil
 import time
@@ -197,6 +199,17 @@ def test_one_string_is_no_list_of_lines(run, wrong):
         )
 
 
+def test_phrases_that_are_no_list_are_refused(run):
+    system = nmtkit.load(run.path, "plain", "cpu")
+    said = "expected a list of lines, not int"
+    refused(TypeError, said, lambda: system.translate(SRC, constraints=5))
+
+
+@pytest.mark.parametrize("copied", [pickle.dumps, copy.deepcopy, copy.copy])
+def test_a_loaded_system_is_not_copied(run, copied):
+    refused(NmtkitError, "cannot be pickled or copied", copied, nmtkit.load(run.path, "plain"))
+
+
 def test_one_target_for_each_source(run):
     with pytest.raises(DataError, match="4 targets for 5 sources"):
         nmtkit.load(run.path, "plain", "cpu").score(SRC, TGT[:4])
@@ -218,6 +231,9 @@ def test_which_system(run, tmp_path, stderr, monkeypatch):
     ]:
         refused(NmtkitError, said, nmtkit.load, path, system, "cpu")
     refused(ConfigError, "did you mean 'beam'", nmtkit.load, run.path, "plain", "cpu", baem=3)
+    refused(ConfigError, "expected the name of a system, not int", nmtkit.load, run.path, 3)
+    error = refused(ConfigError, "nbest", nmtkit.load, run.path, "plain", "cpu", nbest=9)
+    assert error.hint == "change one of them"
     refused(ConfigError, "unknown device", nmtkit.load, run.path, "plain", "tpu")
 
 
