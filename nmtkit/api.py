@@ -6,13 +6,14 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from numbers import Integral
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Never, TypeVar
 
 import torch
 from torch import Tensor
@@ -38,6 +39,7 @@ from nmtkit.translate.translator import Translation, Window
 from nmtkit.translate.windows import Boundaries, check_reads_documents, windowed
 from nmtkit.user_classes import blamed_on
 
+T = TypeVar("T")
 Starting = Sequence[int] | Literal["blank"] | None
 """Where documents start: the numbers of their first lines, from 0; "blank" = after blank lines;
 None = every line is a document.
@@ -46,6 +48,15 @@ None = every line is a document.
 
 _one_thread_at_a_time = threading.RLock()
 """Held while a system computes: threads share torch's settings, and the graphs of a GPU."""
+
+
+def _new_lock() -> None:
+    """Replace the lock in a forked process, which lacks the thread that may hold it."""
+    global _one_thread_at_a_time
+    _one_thread_at_a_time = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_new_lock)
 
 
 class NotLines(ConfigError, TypeError):
@@ -98,6 +109,9 @@ def load(
     trust.allow(_lines(allow_code, "allow_code"))
     if jobs < 0:
         raise ConfigError(f"{jobs} worker processes", where="jobs", hint="0 = one per core")
+    if not isinstance(system, str | None):
+        message = f"expected the name of a system, not {type(system).__name__}"
+        raise ConfigError(message, where="system", hint="give a string, or leave it out")
     run, name = _find(files.expanded_path(path), system)
     picked = hardware.pick_device(device)
     if picked == torch.device("cuda"):  # another thread may have another current device
@@ -142,6 +156,13 @@ class LoadedSystem:
 
     def __repr__(self) -> str:
         return f"<system '{self.name}' of {self.run.path} on {self.device}>"
+
+    def __reduce__(self) -> Never:
+        raise ConfigError(
+            "a loaded system cannot be pickled or copied",
+            where=self.name,
+            hint="call nmtkit.load again, in the process that needs it",
+        )
 
     @property
     def settings(self) -> SearchSettings:
@@ -191,7 +212,7 @@ class LoadedSystem:
         lines = _lines(lines, "lines")
         beginnings = [""] * len(lines) if prefix is None else _lines(prefix, "prefix")
         _check_counts(beginnings, lines, "prefixes")
-        of_lines = [()] * len(lines) if constraints is None else constraints
+        of_lines = [()] * len(lines) if constraints is None else _items(constraints, "constraints")
         phrases = [tuple(filter(str.strip, _lines(line, "constraints"))) for line in of_lines]
         _check_counts(phrases, lines, "lists of phrases")
         demands = map(LineDemand, itertools.count(), beginnings, phrases)
@@ -340,10 +361,10 @@ def _check_counts(beside: Sequence[object], sources: Sequence[str], what: str) -
         )
 
 
-def _lines(values: Iterable[str], argument: str) -> list[str]:
-    """Return the lines that an argument holds.
+def _items(values: Iterable[T], argument: str) -> list[T]:
+    """Return what an argument holds for each line.
 
-    Raises: NotLines for anything else.
+    Raises: NotLines for one string, or anything else that is no list.
     """
     if isinstance(values, str | bytes) or not isinstance(values, Iterable):
         raise NotLines(
@@ -351,7 +372,15 @@ def _lines(values: Iterable[str], argument: str) -> list[str]:
             where=argument,
             hint='put one line into a list, too: ["A dog runs."]',
         )
-    lines = list(values)
+    return list(values)
+
+
+def _lines(values: Iterable[str], argument: str) -> list[str]:
+    """Return the lines that an argument holds.
+
+    Raises: NotLines for anything else.
+    """
+    lines = _items(values, argument)
     for number, line in enumerate(lines):
         if not isinstance(line, str):
             raise NotLines(

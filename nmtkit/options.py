@@ -47,7 +47,7 @@ class Options(Section):
             first = error.errors()[0]
             message, name = plain(first["msg"]), None
             if first["loc"]:  # else the error is about several options together
-                name = _typed(cls, str(first["loc"][0]))
+                name = typed(cls, str(first["loc"][0]))
                 message = f"bad value for '{name}': {message} (got {short(first['input'])})"
             raise ConfigError(message, where=name, hint="see --help") from None
         for key in sorted(options.model_fields_set):
@@ -103,7 +103,7 @@ def flag(key: str) -> str:
     return "--" + key.replace("_", "-")
 
 
-def _typed(cls: type[Options], key: str) -> str:
+def typed(cls: type[Options], key: str) -> str:
     """Return the option of a field as it is typed."""
     shown = _shown(cls, key)
     if shown.get("argument"):
@@ -132,9 +132,9 @@ def _check_paths(cls: type[Options], key: str, value: Any) -> None:
     for path in _paths_in(cls, key, value):
         if _FILE.search(metavar):
             instead = "pipe it to -, or " * ("-" in metavar.split("|")) + "write it to a file first"
-            files.check_file(path, instead, shown.get("once", False), _typed(cls, key))
+            files.check_file(path, instead, shown.get("once", False), typed(cls, key))
         elif _FOLDER.search(metavar) and not (path.is_dir() or path.is_file()):
-            raise DataError(f"not a folder: {path}", _typed(cls, key), "name a folder")
+            raise DataError(f"not a folder: {path}", typed(cls, key), "name a folder")
 
 
 def _paths_in(cls: type[Options], key: str, value: Any) -> Iterator[Path]:

@@ -3,8 +3,10 @@ README.
 """
 
 import contextlib
+import copy
 import json
 import os
+import pickle
 import re
 import shutil
 import time
@@ -197,6 +199,17 @@ def test_one_string_is_no_list_of_lines(run, wrong):
         )
 
 
+def test_phrases_that_are_no_list_are_refused(run):
+    system = nmtkit.load(run.path, "plain", "cpu")
+    said = "expected a list of lines, not int"
+    refused(TypeError, said, lambda: system.translate(SRC, constraints=5))
+
+
+@pytest.mark.parametrize("copied", [pickle.dumps, copy.deepcopy, copy.copy])
+def test_a_loaded_system_is_not_copied(run, copied):
+    refused(NmtkitError, "cannot be pickled or copied", copied, nmtkit.load(run.path, "plain"))
+
+
 def test_one_target_for_each_source(run):
     with pytest.raises(DataError, match="4 targets for 5 sources"):
         nmtkit.load(run.path, "plain", "cpu").score(SRC, TGT[:4])
@@ -218,6 +231,9 @@ def test_which_system(run, tmp_path, stderr, monkeypatch):
     ]:
         refused(NmtkitError, said, nmtkit.load, path, system, "cpu")
     refused(ConfigError, "did you mean 'beam'", nmtkit.load, run.path, "plain", "cpu", baem=3)
+    refused(ConfigError, "expected the name of a system, not int", nmtkit.load, run.path, 3)
+    error = refused(ConfigError, "nbest", nmtkit.load, run.path, "plain", "cpu", nbest=9)
+    assert error.hint == "change one of them"
     refused(ConfigError, "unknown device", nmtkit.load, run.path, "plain", "tpu")
 
 
@@ -300,6 +316,15 @@ def test_threads_wait_for_each_other(run):
         assert list(threads.map(lambda _: system.translate(SRC), range(6))) == [wanted] * 6
     assert most == [1]
     assert (torch.get_num_threads(), torch.get_float32_matmul_precision()) == before
+
+
+def test_a_forked_process_does_not_wait_for_a_thread_of_its_parent():
+    with ThreadPoolExecutor(1) as threads:
+        threads.submit(api._one_thread_at_a_time.acquire).result()
+        if not (child := os.fork()):
+            os._exit(not api._one_thread_at_a_time.acquire(blocking=False))
+        threads.submit(api._one_thread_at_a_time.release).result()
+    assert os.waitpid(child, 0)[1] == 0
 
 
 def test_precision_that_is_set_by_torchs_newer_attributes_stays(run):

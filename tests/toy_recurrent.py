@@ -29,7 +29,7 @@ class ToyRecurrent(Model):
         super().__init__(settings, vocabularies)
         self.src_embedding = nn.Embedding(vocabularies.src, settings.d_model)
         self.tgt_embedding = nn.Embedding(vocabularies.tgt, settings.d_model)
-        # nmtkit's dropout is fast on a CPU, and a resumed training repeats it.
+        # On a CPU nmtkit's dropout is faster than nn.Dropout.
         self.dropout = Dropout(settings.dropout)
         self.reader = nn.GRU(settings.d_model, settings.d_model, batch_first=True)
         self.writer = nn.GRU(2 * settings.d_model, settings.d_model, batch_first=True)

@@ -165,8 +165,7 @@ class Divergence(Analysis[Options, Divergences]):
 
         dual = study.models_with(
             lambda model: pairs_of(recording.sides(model)),
-            "it does not attend both locally and globally",
-            "no system of this run attends locally and globally",
+            "local and global attention",
             diverge,
         )
         texts = differing(settings)

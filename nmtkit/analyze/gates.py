@@ -214,8 +214,7 @@ class Gates(Analysis[GatesOptions, GateMeans]):
     def measure(self, study: Study) -> GateMeans:
         gated = study.models_with(
             gates_of,
-            "it has no gate",
-            "no system of this run has a gate",
+            "gates",
             lambda _, model, sites: (model, sites),
         )
         sides = {site: side for _, sites in gated.values() for site, side in sites.items()}

@@ -39,9 +39,8 @@ class Layers(Analysis[Options, ByMixture]):
     sets = "none"
 
     def measure(self, study: Study) -> ByMixture:
-        nobody = "no system of this run mixes the levels of its encoder"
-        lacks = "it has no such mixture"
-        return study.models_with(mixtures, lacks, nobody, lambda _name, _model, by_name: by_name)
+        what = "mixtures of encoder levels"
+        return study.models_with(mixtures, what, lambda _name, _model, by_name: by_name)
 
     def present(self, result: ByMixture) -> Finding:
         heats = {}

@@ -15,6 +15,7 @@ from nmtkit.analyze import ANALYSES
 from nmtkit.analyze.analysis import (
     Analysis,
     Finding,
+    Options,
     PaperAnalysis,
     as_words,
     flag,
@@ -31,7 +32,7 @@ from nmtkit.records import FindingInputs
 from nmtkit.run import Run, code_commit
 from nmtkit.score import paper as papers
 from nmtkit.tables.table import check_format
-from nmtkit.user_classes import blamed_on, load_class, place_of
+from nmtkit.user_classes import blamed_on, check_base, load_class, place_of
 
 AnyAnalysis = Analysis[Any, Any]
 
@@ -40,7 +41,7 @@ def find(name: str) -> type[AnyAnalysis]:
     """Return the class of an analysis of ANALYSES, or of another package (`package.module:Class`).
 
     Raises: ConfigError for an unknown name (naming the nearest analysis), a class without title or
-        without a name of its own, or as `load_class`.
+        without a name of its own, or as `load_class` and `check_base`.
     """
     if name in ANALYSES:
         module = importlib.import_module(f"nmtkit.analyze.{name}")
@@ -50,6 +51,7 @@ def find(name: str) -> type[AnyAnalysis]:
     guide = "nmtkit/analyze/README.md"
     trust.allow([name])
     cls: type[AnyAnalysis] = load_class(name, Analysis, "analysis", "nmtkit analyze", guide)
+    check_base(cls.Options, Options, f"Options of {name}", "nmtkit analyze", guide)
     for attribute in ("name", "title"):
         if not hasattr(cls, attribute):
             hint = f'write in the class: {attribute} = "…"'

@@ -111,8 +111,7 @@ class Weights(Analysis[SentenceOptions, SentenceWeights]):
                 weights[label] = measured(model, site, batch, words.owners[row])
             return openings(model)
 
-        nobody = "no system of this run has gated attention"
-        opens = study.models_with(attentions_of, "it has no gated attention", nobody, weigh)
+        opens = study.models_with(attentions_of, "gated attention", weigh)
         return SentenceWeights(
             study.set_name,
             [*words.lines[row], END],

@@ -10,20 +10,23 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from nmtkit.analyze import ANALYSES
-from nmtkit.cli.command import Command, command
+from nmtkit.cli.command import Command, EveryCommand, command
 from nmtkit.cli.program import CONTEXT, Help, app, examples
 from nmtkit.errors import ConfigError
 from nmtkit.options import (
     GENERAL,
     CodeOptions,
     Options,
+    flag,
     format_option,
     option,
     run_option,
     set_names_option,
+    typed,
 )
 from nmtkit.run import choose
 from nmtkit.tables.table import Table, text_column
+from nmtkit.user_classes import place_of
 
 
 class EveryAnalysis(Options):
@@ -45,7 +48,7 @@ class EveryAnalysis(Options):
 def analysis_command(name: str) -> Any:
     """Return the sub-command of an analysis: its own options, then those of every analysis.
 
-    Raises: ConfigError for an unknown analysis.
+    Raises: ConfigError for an unknown analysis, or an option that every analysis has.
     """
     from nmtkit.analyze import stage
 
@@ -53,6 +56,9 @@ def analysis_command(name: str) -> Any:
         stage.analyze(choose(run), name, **options)
 
     cls, shows = stage.find(name), stage.shows(name)
+    if shared := _names(cls.Options) & _names(EveryAnalysis, CodeOptions, EveryCommand):
+        message = f"every analysis has the option {min(shared)}, so {name} cannot add it"
+        raise ConfigError(message, where=place_of(cls.Options), hint="rename it")
     call.__doc__ = f"{shows[0].upper()}{shows[1:]}."
     lines = [f"nmtkit analyze {name} {example}".rstrip() for example in cls.examples or [""]]
     single = typer.Typer(add_completion=False, context_settings=CONTEXT)
@@ -61,6 +67,12 @@ def analysis_command(name: str) -> Any:
         call
     )
     return get_command(single)
+
+
+def _names(*groups: type[Options]) -> set[str]:
+    """Return the names of options, as fields and as they are typed."""
+    fields = [(group, key) for group in groups for key in group.model_fields]
+    return {name for group, key in fields for name in (flag(key), typed(group, key))}
 
 
 class _AnalysisCommand(Command):

@@ -78,7 +78,7 @@ def cross_sites(model: Model) -> list[str]:
     """
     cross = [site for site, ends in sides(model).items() if ends == CROSS]
     if not cross:
-        raise LeftOut("it has no attention to the source")
+        raise LeftOut("it records no attention to the source (see nmtkit.nn.capture)")
     return cross
 
 

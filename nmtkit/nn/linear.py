@@ -50,6 +50,11 @@ def pack(model: nn.Module, precision: Precision = "float32") -> None:
             module.packed = packed[key]
 
 
+def rounds(models: Sequence[nn.Module]) -> bool:
+    """True if any of these models has a layer that `pack` can round."""
+    return any(isinstance(module, Packable) for model in models for module in model.modules())
+
+
 @contextlib.contextmanager
 def product_precision_restored() -> Iterator[None]:
     """Restore how torch multiplies float32 at the end, in whichever of torch's two ways it was set.

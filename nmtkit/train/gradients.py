@@ -95,11 +95,11 @@ def packed_multiple(
     # A packed source with its context would be perturbed as a whole.
     reads = model.reads_packed and not (perturbs and model.context_form == "source")
     if settings.packed == "yes" and not reads:
-        raise ConfigError(
-            f"{type(model).__name__} does not read packed batches with these settings",
-            where="train.packed",
-            hint="leave it out: auto packs where the model reads it",
-        )
+        message = f"{type(model).__name__} does not read packed batches with these settings"
+        hint = "leave it out: auto packs where the model reads it"
+        if not (model.reads_packed or type(model).__module__.startswith("nmtkit.")):
+            hint += "; if your class reads packed batches, write in it: packs = True"
+        raise ConfigError(message, where="train.packed", hint=hint)
     # Measured: a CPU loses in attention what it saves elsewhere. But the lengths of a context and
     # its source together differ much in a batch, so their padding costs more.
     # Without a kernel, attention pads all sentences to the longest of a whole update. But padded

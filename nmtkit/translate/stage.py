@@ -7,6 +7,7 @@ import itertools
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from nmtkit.errors import CheckpointError, ConfigError, DataError, TrainingDiver
 from nmtkit.folders import recover, writing_folder
 from nmtkit.locks import check_writable, locked
 from nmtkit.nn import hardware
+from nmtkit.nn.linear import rounds
 from nmtkit.options import flag
 from nmtkit.owned_files import HYPOTHESES, META, NBEST, SUBWORDS
 from nmtkit.parallel import cores
@@ -174,12 +176,16 @@ class _Stage:
     def scorer(self, group: SystemGroup) -> Scorer:
         """Load what translates."""
         machine = group.hardware(self.device, self.options.force_target is not None)
+        names = [f"{used.system}/{used.name}" for used in group.checkpoints()]
+        scorer = group.scorer(self.device, machine.precision, self.jobs)
+        if machine.precision != "float32" and not rounds(scorer.models):
+            machine = replace(machine, precision="float32")
+            why = "has no layer that a search can round (see nmtkit/models/README.md)"
+            console.say(f"'{group.name}' {why}: it searches in float32")
         before, self._hardware = self._hardware, {**machine.values(), "jobs": self.jobs}
         if self._hardware != before:
             processes = f"; up to {self.jobs} worker processes of one thread each"
             console.say(machine.describe() + processes * (self.jobs > 1))
-        names = [f"{used.system}/{used.name}" for used in group.checkpoints()]
-        scorer = group.scorer(self.device, machine.precision, self.jobs)
         if self.metric:
             scorer.utility = external_utility(self.metric)
         if self.options.constraints:

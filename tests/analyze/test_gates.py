@@ -299,7 +299,7 @@ def test_the_stage_by_hand(analysed, tmp_path, capsys):
     )
     found = analysed.analyze("gates", src_tags=str(tags))
     out, err = capsys.readouterr()
-    assert "left out: toy: it has no gate" in err
+    assert "left out: toy: it records no gates (see nmtkit.nn.capture)" in err
     for text in (
         "computed from it and the decoder's state (both, one)",
         "lets the source word into it (inverse)",

@@ -107,6 +107,11 @@ class Mine(Analysis):
 def half(counts):
     return counts["half"]
 """
+OPTIONS = """\
+    from nmtkit.options import Options
+    class Options(Options):
+        {}: str = "x"
+    name"""
 
 
 @pytest.mark.parametrize(
@@ -118,6 +123,9 @@ def half(counts):
         (', title = "mine", ', " = ", 3, "has no title"),
         ('"mine"', '"lengths"', 3, "'lengths' cannot name an analysis of your own"),
         ('"mine"', '"../mine1"', 3, "'../mine1' cannot name an analysis of your own"),
+        ("    name", "    class Options: pass\n    name", 4, "Options of"),
+        ("    name", OPTIONS.format("system"), 5, "every analysis has the option --system"),
+        ("    name", OPTIONS.format("quiet"), 5, "every analysis has the option --quiet"),
         ("", "", 10, "your code failed: KeyError: 'half'"),
         ("half({})", "1", 3, "your code failed: AttributeError"),
     ],
@@ -669,11 +677,11 @@ def test_an_analysis_depends_on_translations_that_it_reads(two, stderr):
     ("name", "words", "hint"),
     [
         ("alignment", "has this attention", ""),
-        ("divergence", "attends locally and globally", THAT_DOES),
-        ("gates", "has a gate", THAT_DOES),
+        ("divergence", "records local and global attention", THAT_DOES),
+        ("gates", "records gates", THAT_DOES),
         ("importance", "whose attention can be taken away", ""),
-        ("layers", "mixes the levels", THAT_DOES),
-        ("weights", "has gated attention", THAT_DOES),
+        ("layers", "records mixtures", THAT_DOES),
+        ("weights", "records gated attention", THAT_DOES),
     ],
 )
 def test_without_a_system_that_it_can_look_at(analysed, name, words, hint):

@@ -74,7 +74,7 @@ def test_the_stage(analysed, capsys):
     analysed.system("plain", "rnnsearch", GATED)
     found = analysed.analyze("weights", sentence=2)
     out, err = capsys.readouterr()
-    assert "left out: plain: it has no gated attention" in err
+    assert "left out: plain: it records no gated attention (see nmtkit.nn.capture)" in err
     *rows, last = found["table"]["rows"]
     assert [row["word"] for row in rows] == [*analysed.lines["test"][1].split(), "</s>"]
     for name in ("one", "other"):

@@ -8,7 +8,7 @@ import torch
 
 from nmtkit.data.batches import Batch
 from nmtkit.models.base import Model
-from nmtkit.nn.dropout import seed_dropout
+from nmtkit.train.gradients import seed_everything
 from tests.models import contract
 
 
@@ -31,7 +31,7 @@ def whole_gradients_are_right(model: Model) -> bool:
             self.model = model
 
         def forward(self):
-            seed_dropout(1, 1)
+            seed_everything(1, 1, 0)
             return self.model.logits(self.model.decode(tgt_in, self.model.encode(batch))[0])
 
     whole = Whole()
@@ -55,7 +55,7 @@ def similarity_in_bfloat16(model: Model, batch: Batch) -> float:
     found = []
     assert batch.tgt_out is not None
     for enabled in (False, True):
-        seed_dropout(1, 1)
+        seed_everything(1, 1, 0)
         with torch.autocast(batch.src.device.type, torch.bfloat16, enabled=enabled):
             logits = contract.full(model, batch)
         loss = torch.nn.functional.cross_entropy(

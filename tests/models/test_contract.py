@@ -19,11 +19,10 @@ from nmtkit.models.loading import put_weights, weights_of
 from nmtkit.models.lookups import WordsWithoutVector, word_tables
 from nmtkit.models.variants import VARIANTS, count_parameters, load_variant
 from nmtkit.nn import cpu, linear
-from nmtkit.nn.dropout import seed_dropout
 from nmtkit.nn.state import select_rows
 from nmtkit.settings import SearchSettings, TrainSettings
 from nmtkit.text.vocabulary import BOS, EOS, PAD
-from nmtkit.train.gradients import packed_multiple
+from nmtkit.train.gradients import packed_multiple, seed_everything
 from nmtkit.translate.beam import search
 from nmtkit.translate.forced import forced_scores
 from nmtkit.translate.methods import decode
@@ -121,7 +120,8 @@ def test_03_no_position_sees_the_future(case):
     with embedded() as vectors:
         logits = model.logits(model.decode(batch.tgt_in, memory)[0])
     steps = batch.tgt_in.size(1)
-    assert vectors and all(found.shape[:2] == batch.tgt_in.shape for found in vectors)
+    vectors = [found for found in vectors if found.shape[:2] == batch.tgt_in.shape]  # of words
+    assert vectors
     for t in range(steps):
         output = (logits[:, t] * torch.randn(V, dtype=logits.dtype)).sum()
         for gradient in torch.autograd.grad(output, vectors, retain_graph=True):
@@ -214,14 +214,18 @@ def state_follows_its_rows(model, seed):
 
 
 def test_06_every_parameter_gets_a_gradient(case):
-    """At least half of a vector's numbers (key biases get none), and most of a matrix's."""
+    """At least half of a vector's numbers (key biases get none), and most of a matrix's. A model
+    outside the package may have a table of positions that no short sentence reaches.
+    """
     model = case.build().train()
     loss_of(model, batch_for(model, pairs(count=60))).backward()
     for name, parameter in model.named_parameters():
         assert parameter.grad is not None and parameter.grad.isfinite().all(), name
         reached = (parameter.grad.abs() > 1e-14).double().mean()
         enough = 0.5 if parameter.dim() == 1 else 0.8
-        assert reached >= enough, f"{name}: only {reached:.0%} of its numbers have a gradient"
+        assert reached > 0 if outside(case) else reached >= enough, (
+            f"{name}: only {reached:.0%} of its numbers have a gradient"
+        )
 
 
 def test_07_eight_pairs_are_learnt_by_heart(plain_case):
@@ -269,11 +273,15 @@ def test_08_saved_weights_give_the_same_bits(case, tmp_path):
     assert ties(model) == ties(other)
 
 
+def outside(case):
+    return case.variant not in {*VARIANTS, TOY, LOCAL}
+
+
 def oracle(case):
     """The test file of the case's variant, which must hold the formula, the slow implementation
     and the switched-off idea.
     """
-    if case.variant not in {*VARIANTS, TOY, LOCAL}:
+    if outside(case):
         pytest.skip("a model outside the package states its size and equations in its own tests")
     target = VARIANTS[case.variant].target if case.variant in VARIANTS else case.variant
     module = target.partition(":")[0].rpartition(".")[2]
@@ -288,6 +296,8 @@ def test_09_parameters_are_as_many_as_the_formula_says(case):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_10_rows_without_a_source_stay_finite(case, dtype):
     """A row without a single real source token, forwards and backwards."""
+    if outside(case):
+        pytest.skip("no batch of training has such a row, and torch's packed sequences refuse it")
     model = case.build(dtype=dtype).train()
     batch = batch_for(model)
     lengths = batch.src_lengths.clone()
@@ -333,7 +343,7 @@ def test_13_dropout_repeats_with_its_seed(case):
 
     def outcome(seed, step, micro, other):
         torch.manual_seed(other)
-        seed_dropout(seed, step, micro)
+        seed_everything(seed, step, micro)
         return full(model, batch)
 
     first = outcome(1, 2, 3, 4)
@@ -399,7 +409,7 @@ def test_17_every_dropout_drops(plain_case):
         results = []
         for seed in (1, 2):
             module.p = 0.5
-            seed_dropout(seed, 1)
+            seed_everything(seed, 1, 0)
             results.append(full(model, batch))
             module.p = 0.0
         assert not torch.equal(*results), name
@@ -411,7 +421,7 @@ def test_18_a_word_left_out_is_a_vector_of_zeros(case):
     """
     model = case.build()
     tables = word_tables(model)
-    if case.variant not in {*VARIANTS, TOY, LOCAL} and any(table is None for table in tables):
+    if outside(case) and any(table is None for table in tables):
         pytest.skip("training refuses word dropout for this model")
     batch = batch_for(model, [([4, 7, 9, EOS], [5, 8, EOS]), ([6, EOS], [8, 5, 10, 11, EOS])])
     elsewhere = {*batch.src[1].tolist(), *batch.tgt_in[:, 2:].flatten().tolist(), 5}

@@ -90,7 +90,7 @@ def test_what_cannot_be_shown_is_refused(analysed):
         analysed.run.path / "systems/own/translate/test/hyp.subwords.txt",
         map(" ".join, analysed.subwords),
     )
-    with pytest.raises(LeftOut, match="it has no attention to the source"):
+    with pytest.raises(LeftOut, match="it records no attention to the source"):
         attention_of(study(analysed), "own", [1])
     analysed.system("joined", "concat")
     write(analysed.run.prep / "docs" / "test.txt", ["0"])

@@ -13,6 +13,7 @@ from nmtkit.train import gradients
 from nmtkit.train.gradients import packed_multiple
 from nmtkit.train.stage import train
 from nmtkit.train.state import TrainState
+from tests.models.cases import LOCAL
 from tests.models.contract import Case
 from tests.train.tiny import make_run, metrics, options
 
@@ -72,7 +73,10 @@ def test_a_model_that_cannot_read_them_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="RNNSearch does not read packed batches") as caught:
         settings = ["train.packed=yes", "train.max_steps=1", "model.d_hidden=16"]
         train(run, variant="rnnsearch", assignments=settings)
-    assert caught.value.where == "train.packed"
+    assert caught.value.where == "train.packed" and "packs = True" not in caught.value.hint
+    with pytest.raises(ConfigError, match="LocalTransformer does not read") as caught:
+        packed_multiple(Case(LOCAL).build(), TrainSettings(packed="yes"), "cpu")
+    assert "write in it: packs = True" in caught.value.hint
 
 
 def test_a_context_before_its_source_is_not_perturbed():

@@ -76,7 +76,7 @@ def test_every_set_with_every_system(run, capsys):
 
 
 def test_products_are_of_the_precision_asked_for_and_given_targets_are_scored_in_float32(
-    run, monkeypatch, tmp_path
+    run, monkeypatch, tmp_path, capsys
 ):
     asked, packed = [], []
 
@@ -91,13 +91,18 @@ def test_products_are_of_the_precision_asked_for_and_given_targets_are_scored_in
         "nmtkit.models.loading.pack", lambda model, precision: packed.append(precision)
     )
     meta = read_json(translated(run) / "meta.json")
+    assert meta["hardware"]["precision"] == "float32"  # the model has nn.Linear
+    printed = capsys.readouterr().err
+    assert "'one' has no layer that a search can round" in printed and "bfloat16" not in printed
+    monkeypatch.setattr("nmtkit.translate.stage.rounds", lambda models: True)
+    meta = read_json(translated(run, force=True) / "meta.json")
     assert meta["hardware"]["precision"] == "bfloat16"
     translated(run, assignments=["search.precision=float32"])
     target = tmp_path / "target.txt"
     target.write_text("a\n" * len(LINES))
     translated(run, force_target=target)
-    assert asked == ["auto", "float32", "float32"]
-    assert packed == ["bfloat16", "float32", "float32"]
+    assert asked == ["auto", "auto", "float32", "float32"]
+    assert packed == ["bfloat16", "bfloat16", "float32", "float32"]
 
 
 SEARCHES = {
