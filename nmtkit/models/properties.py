@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nmtkit.data.batches import Batch
+from nmtkit.data.batches import Batch, without_targets
 from nmtkit.errors import ConfigError
 from nmtkit.models.base import Model, State, target_states
 from nmtkit.nn.masks import real_positions
@@ -23,6 +23,7 @@ TOLERANCE = 1e-2
 """Share of the largest number by which states may differ; products of a GPU may have 10 bits."""
 NOT_CAUSAL = "a target position reads later words, which a search does not have yet"
 NOT_ALONE = "the states of a sentence depend on the other sentences of its batch, or on padding"
+READS_TARGETS = "`encode` reads the target, which a translation does not have"
 NOT_STEPWISE = (
     "decoding step by step, several rows a sentence, as a search does, gives other states than"
     " training"
@@ -46,20 +47,22 @@ def lacking(model: Model, batch: Batch, alone: Sequence[Batch]) -> list[str]:
     state: State = {}
     real = real_positions(batch.tgt_lengths, tgt_in.size(1))
     with torch.no_grad():
-        memory = model.encode(batch)
+        memory = model.encode(without_targets(batch))
         whole = _checked(model, tgt_in, model.decode(tgt_in, memory))  # (B, T, D)
     sentences = []
     if unreached := _without_gradient(model, batch):
         more = f" and {len(unreached) - 3} more" if len(unreached) > 3 else ""
         sentences.append(f"no gradient reaches {', '.join(unreached[:3])}{more}")
     with torch.no_grad():
+        if not _equal(target_states(model, batch)[real], whole[real]):
+            sentences.append(READS_TARGETS)
         other = tgt_in.clone()
         other[:, -1] = torch.where(tgt_in[:, -1] == EOS, UNK, EOS)
         earlier = real[:, :-1]
         changed = model.decode(other, memory)[0]
         if not _equal(changed[:, :-1][earlier], whole[:, :-1][earlier]):
             sentences.append(NOT_CAUSAL)
-        singles = [target_states(model, of_pair)[0] for of_pair in alone]  # (T', D) each
+        singles = [_searched_states(model, of_pair)[0] for of_pair in alone]  # (T', D) each
         if not (model.reads_batch_length or _equal(torch.cat(singles), whole[real])):
             sentences.append(NOT_ALONE)
         try:
@@ -73,6 +76,12 @@ def lacking(model: Model, batch: Batch, alone: Sequence[Batch]) -> list[str]:
         if not _equal(torch.cat(steps, 1)[every], whole.repeat_interleave(ROWS, 0)[every]):
             sentences.append(NOT_STEPWISE)
     return sentences
+
+
+def _searched_states(model: Model, batch: Batch) -> Tensor:
+    """Return the hidden states (B, T, D) of a model that encodes sources alone, as for a search."""
+    assert batch.tgt_in is not None
+    return model.decode(batch.tgt_in, model.encode(without_targets(batch)))[0]
 
 
 def _checked(model: Model, tgt_in: Tensor, returned: Any) -> Tensor:

@@ -6,7 +6,13 @@ from torch import nn
 
 from nmtkit.errors import ConfigError
 from nmtkit.models.base import Vocabularies
-from nmtkit.models.properties import NOT_ALONE, NOT_CAUSAL, NOT_STEPWISE, lacking
+from nmtkit.models.properties import (
+    NOT_ALONE,
+    NOT_CAUSAL,
+    NOT_STEPWISE,
+    READS_TARGETS,
+    lacking,
+)
 from nmtkit.models.variants import VARIANTS
 from tests.models.cases import TOY
 from tests.models.contract import Case, batch_for, pairs
@@ -59,6 +65,13 @@ def reads_its_neighbours(self, batch):
     }
 
 
+def reads_the_target(self, batch):
+    memory = encode(self, batch)
+    if batch.tgt_out is not None:
+        memory["summary"] = memory["summary"] + self.tgt_embedding(batch.tgt_out[:, 0])
+    return memory
+
+
 encode, decode, logits = ToyRecurrent.encode, ToyRecurrent.decode, ToyRecurrent.logits
 
 
@@ -71,6 +84,7 @@ encode, decode, logits = ToyRecurrent.encode, ToyRecurrent.decode, ToyRecurrent.
         ("decode", mixes_rows, [NOT_STEPWISE]),
         ("encode", reads_padding, [NOT_ALONE]),
         ("encode", reads_its_neighbours, [NOT_ALONE]),
+        ("encode", reads_the_target, [READS_TARGETS]),
     ],
 )
 def test_what_a_model_lacks_is_said(method, faulty, lacks, monkeypatch):
