@@ -42,39 +42,45 @@ def lacking(model: Model, batch: Batch, alone: Sequence[Batch]) -> list[str]:
     Raises: ConfigError if `decode` does not return (hidden (R, T, D), state), or `logits` not
         (R, T, V).
     """
+    sentences = _differences(model, batch, alone)
+    # A pass in training mode may change a model (batch norm, spectral norm), so it comes last.
+    if unreached := _without_gradient(model, batch):
+        more = f" and {len(unreached) - 3} more" if len(unreached) > 3 else ""
+        sentences.append(f"no gradient reaches {', '.join(unreached[:3])}{more}")
+    return sentences
+
+
+@torch.no_grad()
+def _differences(model: Model, batch: Batch, alone: Sequence[Batch]) -> list[str]:
+    """Return a sentence for each way to compute hidden states that gives others than training."""
     assert batch.tgt_in is not None and batch.tgt_lengths is not None
     tgt_in, steps = batch.tgt_in, []
     state: State = {}
     real = real_positions(batch.tgt_lengths, tgt_in.size(1))
-    with torch.no_grad():
-        memory = model.encode(without_targets(batch))
-        whole = _checked(model, tgt_in, model.decode(tgt_in, memory))  # (B, T, D)
+    memory = model.encode(without_targets(batch))
+    whole = _checked(model, tgt_in, model.decode(tgt_in, memory))  # (B, T, D)
     sentences = []
-    if unreached := _without_gradient(model, batch):
-        more = f" and {len(unreached) - 3} more" if len(unreached) > 3 else ""
-        sentences.append(f"no gradient reaches {', '.join(unreached[:3])}{more}")
-    with torch.no_grad():
-        if not _equal(target_states(model, batch)[real], whole[real]):
-            sentences.append(READS_TARGETS)
-        other = tgt_in.clone()
-        other[:, -1] = torch.where(tgt_in[:, -1] == EOS, UNK, EOS)
-        earlier = real[:, :-1]
-        changed = model.decode(other, memory)[0]
-        if not _equal(changed[:, :-1][earlier], whole[:, :-1][earlier]):
-            sentences.append(NOT_CAUSAL)
-        singles = [_searched_states(model, of_pair)[0] for of_pair in alone]  # (T', D) each
-        if not (model.reads_batch_length or _equal(torch.cat(singles), whole[real])):
-            sentences.append(NOT_ALONE)
-        try:
-            for token in tgt_in.repeat_interleave(ROWS, 0).split(1, dim=1):
-                hidden, after = model.decode(token, memory, state)
-                state = after or {}
-                steps.append(hidden)
-        except NotImplementedError:  # such a model can be trained, but no search can use it
-            return [*sentences, NOT_STEPWISE]
-        every = real.repeat_interleave(ROWS, 0)
-        if not _equal(torch.cat(steps, 1)[every], whole.repeat_interleave(ROWS, 0)[every]):
-            sentences.append(NOT_STEPWISE)
+    if not _equal(target_states(model, batch)[real], whole[real]):
+        sentences.append(READS_TARGETS)
+    other = tgt_in.clone()
+    other[:, -1] = torch.where(tgt_in[:, -1] == EOS, UNK, EOS)
+    earlier = real[:, :-1]
+    changed = model.decode(other, memory)[0]
+    if not _equal(changed[:, :-1][earlier], whole[:, :-1][earlier]):
+        sentences.append(NOT_CAUSAL)
+    singles = [_searched_states(model, of_pair)[0] for of_pair in alone]  # (T', D) each
+    if not (model.reads_batch_length or _equal(torch.cat(singles), whole[real])):
+        sentences.append(NOT_ALONE)
+    try:
+        for token in tgt_in.repeat_interleave(ROWS, 0).split(1, dim=1):
+            hidden, after = model.decode(token, memory, state)
+            state = after or {}
+            steps.append(hidden)
+    except NotImplementedError:  # such a model can be trained, but no search can use it
+        return [*sentences, NOT_STEPWISE]
+    every = real.repeat_interleave(ROWS, 0)
+    if not _equal(torch.cat(steps, 1)[every], whole.repeat_interleave(ROWS, 0)[every]):
+        sentences.append(NOT_STEPWISE)
     return sentences
 
 

@@ -127,6 +127,17 @@ def test_parameters_without_a_gradient_are_named(monkeypatch, detached):
     assert (sentence.startswith("no gradient reaches src_emb") and " more" in sentence) == detached
 
 
+def test_a_norm_that_a_pass_in_training_mode_changes_lacks_nothing(monkeypatch):
+    model = Case(TOY).build()
+    model.norm = nn.BatchNorm1d(model.width).to(model.output.weight)
+    monkeypatch.setattr(
+        ToyRecurrent,
+        "encode",
+        lambda self, batch: {"summary": self.norm(encode(self, batch)["summary"])},
+    )
+    assert lacked(model) == []
+
+
 def test_numbers_that_are_not_finite_are_left_to_the_training():
     """They may stand at padded positions alone."""
     model = Case(TOY).build()
