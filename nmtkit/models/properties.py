@@ -14,8 +14,9 @@ from torch import Tensor
 
 from nmtkit.data.batches import Batch, without_targets
 from nmtkit.errors import ConfigError
-from nmtkit.models.base import Model, State, target_states
+from nmtkit.models.base import Memory, Model, State, target_states
 from nmtkit.nn.masks import real_positions
+from nmtkit.nn.state import Continued, mapped, select_rows
 from nmtkit.text.vocabulary import EOS, UNK
 from nmtkit.user_classes import place_of
 
@@ -24,12 +25,18 @@ TOLERANCE = 1e-2
 NOT_CAUSAL = "a target position reads later words, which a search does not have yet"
 NOT_ALONE = "the states of a sentence depend on the other sentences of its batch, or on padding"
 READS_TARGETS = "`encode` reads the target, which a translation does not have"
+NOT_ROWS_FIRST = (
+    "a tensor of the memory or of the state does not have its rows on the first axis, where search"
+    " selects them"
+)
 NOT_STEPWISE = (
-    "decoding step by step, several rows a sentence, as a search does, gives other states than"
-    " training"
+    "decoding step by step, with several rows a sentence of which search selects some, gives other"
+    " states than training"
 )
 ROWS = 2
 """Rows of each sentence while decoding step by step."""
+APART = 2
+"""Steps before rows are selected."""
 
 
 def lacking(model: Model, batch: Batch, alone: Sequence[Batch]) -> list[str]:
@@ -54,8 +61,7 @@ def lacking(model: Model, batch: Batch, alone: Sequence[Batch]) -> list[str]:
 def _differences(model: Model, batch: Batch, alone: Sequence[Batch]) -> list[str]:
     """Return a sentence for each way to compute hidden states that gives others than training."""
     assert batch.tgt_in is not None and batch.tgt_lengths is not None
-    tgt_in, steps = batch.tgt_in, []
-    state: State = {}
+    tgt_in = batch.tgt_in
     real = real_positions(batch.tgt_lengths, tgt_in.size(1))
     memory = model.encode(without_targets(batch))
     whole = _checked(model, tgt_in, model.decode(tgt_in, memory))  # (B, T, D)
@@ -71,17 +77,58 @@ def _differences(model: Model, batch: Batch, alone: Sequence[Batch]) -> list[str
     singles = [_searched_states(model, of_pair)[0] for of_pair in alone]  # (T', D) each
     if not (model.reads_batch_length or _equal(torch.cat(singles), whole[real])):
         sentences.append(NOT_ALONE)
-    try:
-        for token in tgt_in.repeat_interleave(ROWS, 0).split(1, dim=1):
-            hidden, after = model.decode(token, memory, state)
-            state = after or {}
-            steps.append(hidden)
-    except NotImplementedError:  # such a model can be trained, but no search can use it
-        return [*sentences, NOT_STEPWISE]
-    every = real.repeat_interleave(ROWS, 0)
-    if not _equal(torch.cat(steps, 1)[every], whole.repeat_interleave(ROWS, 0)[every]):
-        sentences.append(NOT_STEPWISE)
+    if fault := _fault_of_steps(model, memory, tgt_in, whole, real):
+        sentences.append(fault)
     return sentences
+
+
+def _fault_of_steps(
+    model: Model, memory: Memory, tgt_in: Tensor, whole: Tensor, real: Tensor
+) -> str:
+    """Return what a search would find wrong with decoding step by step, or "".
+
+    The rows of a sentence begin with different words. Then the first sentence ends, and both rows
+    of each other sentence continue the second.
+
+    Args:
+        memory: of the sources.
+        tgt_in: (B, T).
+        whole: hidden states (B, T, D) of whole targets.
+        real: bool (B, T), False for padding.
+    """
+    count = len(tgt_in)
+    left = torch.arange(1 if count > 1 else 0, count, device=tgt_in.device)
+    continued = (left * ROWS + 1).repeat_interleave(ROWS)
+    rows = tgt_in.repeat_interleave(ROWS, 0)
+    rows[::ROWS, 1:] = EOS
+    state: State = {}
+    steps: list[Tensor] = []
+    try:
+        for token in rows.split(1, dim=1):
+            if len(steps) == APART:
+                if not (_rows_first(memory, count) and _rows_first(state, len(rows))):
+                    return NOT_ROWS_FIRST
+                memory = select_rows(memory, left)
+                state = select_rows(state, Continued(continued, left))
+            apart = len(steps) < APART
+            hidden, after = model.decode(token if apart else token[continued], memory, state)
+            state = after or {}
+            steps.append(hidden[continued] if apart else hidden)
+    except (IndexError, RuntimeError) as error:
+        # A model without steps can be trained, but no search can use it.
+        if len(steps) < APART and not isinstance(error, NotImplementedError):
+            raise
+        return NOT_STEPWISE
+    kept = continued // ROWS
+    every = real[kept]
+    return "" if _equal(torch.cat(steps, 1)[every], whole[kept][every]) else NOT_STEPWISE
+
+
+def _rows_first(tree: Memory | State, rows: int) -> bool:
+    """True if all tensors in a tree have this number of rows, on the first axis."""
+    leaves: list[Any] = []
+    mapped(tree, leaves.append)
+    return all(leaf.shape[:1] == (rows,) for leaf in leaves if isinstance(leaf, Tensor))
 
 
 def _searched_states(model: Model, batch: Batch) -> Tensor:
