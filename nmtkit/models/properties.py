@@ -25,6 +25,7 @@ TOLERANCE = 1e-2
 NOT_CAUSAL = "a target position reads later words, which a search does not have yet"
 NOT_ALONE = "the states of a sentence depend on the other sentences of its batch, or on padding"
 READS_TARGETS = "`encode` reads the target, which a translation does not have"
+NOT_PACKED = "`packs = True`, but the states of a packed batch differ from those of a padded one"
 NOT_ROWS_FIRST = (
     "a tensor of the memory or of the state does not have its rows on the first axis, where search"
     " selects them"
@@ -39,17 +40,20 @@ APART = 2
 """Steps before rows are selected."""
 
 
-def lacking(model: Model, batch: Batch, alone: Sequence[Batch]) -> list[str]:
+def lacking(
+    model: Model, batch: Batch, alone: Sequence[Batch], packed: Batch | None = None
+) -> list[str]:
     """Return a sentence for each property that a model lacks.
 
     Args:
         model: in eval mode.
         batch: some pairs of different lengths, padded.
         alone: a batch of each of these pairs.
+        packed: the pairs in packed form, if the model reads it.
     Raises: ConfigError if `decode` does not return (hidden (R, T, D), state), or `logits` not
         (R, T, V).
     """
-    sentences = _differences(model, batch, alone)
+    sentences = _differences(model, batch, alone, packed)
     # A pass in training mode may change a model (batch norm, spectral norm), so it comes last.
     if unreached := _without_gradient(model, batch):
         more = f" and {len(unreached) - 3} more" if len(unreached) > 3 else ""
@@ -58,7 +62,9 @@ def lacking(model: Model, batch: Batch, alone: Sequence[Batch]) -> list[str]:
 
 
 @torch.no_grad()
-def _differences(model: Model, batch: Batch, alone: Sequence[Batch]) -> list[str]:
+def _differences(
+    model: Model, batch: Batch, alone: Sequence[Batch], packed: Batch | None
+) -> list[str]:
     """Return a sentence for each way to compute hidden states that gives others than training."""
     assert batch.tgt_in is not None and batch.tgt_lengths is not None
     tgt_in = batch.tgt_in
@@ -77,6 +83,10 @@ def _differences(model: Model, batch: Batch, alone: Sequence[Batch]) -> list[str
     singles = [_searched_states(model, of_pair)[0] for of_pair in alone]  # (T', D) each
     if not (model.reads_batch_length or _equal(torch.cat(singles), whole[real])):
         sentences.append(NOT_ALONE)
+    if packed is not None:
+        row = target_states(model, packed)[0, : int(real.sum())]  # one sentence after another
+        if not _equal(row, whole[real]):
+            sentences.append(NOT_PACKED)
     if fault := _fault_of_steps(model, memory, tgt_in, whole, real):
         sentences.append(fault)
     return sentences

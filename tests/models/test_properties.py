@@ -18,14 +18,15 @@ from nmtkit.models.properties import (
 )
 from nmtkit.models.variants import VARIANTS
 from tests.models.cases import TOY
-from tests.models.contract import Case, batch_for, pairs
+from tests.models.contract import Case, batch_for, packed_for, pairs
 from tests.refused import refused
 from tests.toy_recurrent import ToyRecurrent
 
 
 def lacked(model):
     alone = [batch_for(model, [pair]) for pair in pairs()]
-    return lacking(model.eval(), batch_for(model), alone)
+    packed = packed_for(model) if model.reads_packed else None
+    return lacking(model.eval(), batch_for(model), alone, packed)
 
 
 def test_no_variant_lacks_a_property(case):
