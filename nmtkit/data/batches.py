@@ -215,6 +215,13 @@ def with_targets(batch: Batch, targets: Sentences) -> Batch:
     return _with_targets(batch, *padded(targets))
 
 
+def without_targets(batch: Batch) -> Batch:
+    """Return a batch of the same sources alone, as a translation reads it."""
+    return dataclasses.replace(
+        batch, tgt_in=None, tgt_out=None, tgt_lengths=None, tgt_padded=True, real=None
+    )
+
+
 def _with_targets(batch: Batch, tgt_out: Ids, tgt_lengths: Ids) -> Batch:
     device, steps = batch.src.device, np.arange(tgt_out.shape[1])
     real = np.flatnonzero(steps < tgt_lengths[:, None])

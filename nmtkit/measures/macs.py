@@ -3,12 +3,14 @@
 torch's FLOP counter sees every matrix product, batched product, convolution and fused attention
 that is executed (2 FLOPs a multiply-accumulate). It does not see element-wise work: softmax, layer
 norm, activations, gates, dropout, embedding look-ups. It has no formula for matrix-vector products:
-this file adds it. Attention is computed without fused kernels while it is counted.
+this file adds it. The counter has no formula for the fused kernels of attention, of torch's encoder
+layers and of oneDNN's LSTM either: these kernels are off while it counts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -162,8 +164,22 @@ def _steps(model: Model, memory: Memory, batch: Batch) -> None:
 
 
 def _macs(work: Callable[[], Any]) -> int:
-    # The plain kernel's products are counted; the fused ones are private to torch.
     counter = FlopCounterMode(display=False, custom_mapping=_FORMULAS)
-    with sdpa_kernel(SDPBackend.MATH), counter:
+    with _plain_kernels(), counter:
         work()
     return int(counter.get_total_flops()) // 2
+
+
+@contextmanager
+def _plain_kernels() -> Iterator[None]:
+    """Compute with products that are counted, without fused kernels."""
+    onednn, mha = torch.backends.mkldnn.enabled, torch.backends.mha.get_fastpath_enabled()
+    # `mkldnn.flags` would set TF32, too, of which a CPU's torch warns.
+    torch.backends.mkldnn.enabled = False  # type: ignore[assignment]
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with sdpa_kernel(SDPBackend.MATH):
+            yield
+    finally:
+        torch.backends.mkldnn.enabled = onednn
+        torch.backends.mha.set_fastpath_enabled(mha)

@@ -12,10 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nmtkit.data.batches import Batch
+from nmtkit.data.batches import Batch, without_targets
 from nmtkit.errors import ConfigError
-from nmtkit.models.base import Model, State, target_states
+from nmtkit.models.base import Memory, Model, State, target_states
 from nmtkit.nn.masks import real_positions
+from nmtkit.nn.state import Continued, mapped, select_rows
 from nmtkit.text.vocabulary import EOS, UNK
 from nmtkit.user_classes import place_of
 
@@ -23,56 +24,127 @@ TOLERANCE = 1e-2
 """Share of the largest number by which states may differ; products of a GPU may have 10 bits."""
 NOT_CAUSAL = "a target position reads later words, which a search does not have yet"
 NOT_ALONE = "the states of a sentence depend on the other sentences of its batch, or on padding"
+READS_TARGETS = "`encode` reads the target, which a translation does not have"
+NOT_PACKED = "`packs = True`, but the states of a packed batch differ from those of a padded one"
+NOT_ROWS_FIRST = (
+    "a tensor of the memory or of the state does not have its rows on the first axis, where search"
+    " selects them"
+)
 NOT_STEPWISE = (
-    "decoding step by step, several rows a sentence, as a search does, gives other states than"
-    " training"
+    "decoding step by step, with several rows a sentence of which search selects some, gives other"
+    " states than training"
 )
 ROWS = 2
 """Rows of each sentence while decoding step by step."""
+APART = 2
+"""Steps before rows are selected."""
 
 
-def lacking(model: Model, batch: Batch, alone: Sequence[Batch]) -> list[str]:
+def lacking(
+    model: Model, batch: Batch, alone: Sequence[Batch], packed: Batch | None = None
+) -> list[str]:
     """Return a sentence for each property that a model lacks.
 
     Args:
         model: in eval mode.
         batch: some pairs of different lengths, padded.
         alone: a batch of each of these pairs.
+        packed: the pairs in packed form, if the model reads it.
     Raises: ConfigError if `decode` does not return (hidden (R, T, D), state), or `logits` not
         (R, T, V).
     """
-    assert batch.tgt_in is not None and batch.tgt_lengths is not None
-    tgt_in, steps = batch.tgt_in, []
-    state: State = {}
-    real = real_positions(batch.tgt_lengths, tgt_in.size(1))
-    with torch.no_grad():
-        memory = model.encode(batch)
-        whole = _checked(model, tgt_in, model.decode(tgt_in, memory))  # (B, T, D)
-    sentences = []
+    sentences = _differences(model, batch, alone, packed)
+    # A pass in training mode may change a model (batch norm, spectral norm), so it comes last.
     if unreached := _without_gradient(model, batch):
         more = f" and {len(unreached) - 3} more" if len(unreached) > 3 else ""
         sentences.append(f"no gradient reaches {', '.join(unreached[:3])}{more}")
-    with torch.no_grad():
-        other = tgt_in.clone()
-        other[:, -1] = torch.where(tgt_in[:, -1] == EOS, UNK, EOS)
-        earlier = real[:, :-1]
-        changed = model.decode(other, memory)[0]
-        if not _equal(changed[:, :-1][earlier], whole[:, :-1][earlier]):
-            sentences.append(NOT_CAUSAL)
-        singles = [target_states(model, of_pair)[0] for of_pair in alone]  # (T', D) each
-        if not (model.reads_batch_length or _equal(torch.cat(singles), whole[real])):
-            sentences.append(NOT_ALONE)
-        try:
-            for token in tgt_in.repeat_interleave(ROWS, 0).split(1, dim=1):
-                hidden, after = model.decode(token, memory, state)
-                state = after or {}
-                steps.append(hidden)
-        except NotImplementedError:  # such a model can be trained, but no search can use it
-            return [*sentences, NOT_STEPWISE]
-        every = real.repeat_interleave(ROWS, 0)
-        if not _equal(torch.cat(steps, 1)[every], whole.repeat_interleave(ROWS, 0)[every]):
-            sentences.append(NOT_STEPWISE)
     return sentences
+
+
+@torch.no_grad()
+def _differences(
+    model: Model, batch: Batch, alone: Sequence[Batch], packed: Batch | None
+) -> list[str]:
+    """Return a sentence for each way to compute hidden states that gives others than training."""
+    assert batch.tgt_in is not None and batch.tgt_lengths is not None
+    tgt_in = batch.tgt_in
+    real = real_positions(batch.tgt_lengths, tgt_in.size(1))
+    memory = model.encode(without_targets(batch))
+    whole = _checked(model, tgt_in, model.decode(tgt_in, memory))  # (B, T, D)
+    sentences = []
+    if not _equal(target_states(model, batch)[real], whole[real]):
+        sentences.append(READS_TARGETS)
+    other = tgt_in.clone()
+    other[:, -1] = torch.where(tgt_in[:, -1] == EOS, UNK, EOS)
+    earlier = real[:, :-1]
+    changed = model.decode(other, memory)[0]
+    if not _equal(changed[:, :-1][earlier], whole[:, :-1][earlier]):
+        sentences.append(NOT_CAUSAL)
+    singles = [_searched_states(model, of_pair)[0] for of_pair in alone]  # (T', D) each
+    if not (model.reads_batch_length or _equal(torch.cat(singles), whole[real])):
+        sentences.append(NOT_ALONE)
+    if packed is not None:
+        row = target_states(model, packed)[0, : int(real.sum())]  # one sentence after another
+        if not _equal(row, whole[real]):
+            sentences.append(NOT_PACKED)
+    if fault := _fault_of_steps(model, memory, tgt_in, whole, real):
+        sentences.append(fault)
+    return sentences
+
+
+def _fault_of_steps(
+    model: Model, memory: Memory, tgt_in: Tensor, whole: Tensor, real: Tensor
+) -> str:
+    """Return what a search would find wrong with decoding step by step, or "".
+
+    The rows of a sentence begin with different words. Then the first sentence ends, and both rows
+    of each other sentence continue the second.
+
+    Args:
+        memory: of the sources.
+        tgt_in: (B, T).
+        whole: hidden states (B, T, D) of whole targets.
+        real: bool (B, T), False for padding.
+    """
+    count = len(tgt_in)
+    left = torch.arange(1 if count > 1 else 0, count, device=tgt_in.device)
+    continued = (left * ROWS + 1).repeat_interleave(ROWS)
+    rows = tgt_in.repeat_interleave(ROWS, 0)
+    rows[::ROWS, 1:] = EOS
+    state: State = {}
+    steps: list[Tensor] = []
+    try:
+        for token in rows.split(1, dim=1):
+            if len(steps) == APART:
+                if not (_rows_first(memory, count) and _rows_first(state, len(rows))):
+                    return NOT_ROWS_FIRST
+                memory = select_rows(memory, left)
+                state = select_rows(state, Continued(continued, left))
+            apart = len(steps) < APART
+            hidden, after = model.decode(token if apart else token[continued], memory, state)
+            state = after or {}
+            steps.append(hidden[continued] if apart else hidden)
+    except (IndexError, RuntimeError) as error:
+        # A model without steps can be trained, but no search can use it.
+        if len(steps) < APART and not isinstance(error, NotImplementedError):
+            raise
+        return NOT_STEPWISE
+    kept = continued // ROWS
+    every = real[kept]
+    return "" if _equal(torch.cat(steps, 1)[every], whole[kept][every]) else NOT_STEPWISE
+
+
+def _rows_first(tree: Memory | State, rows: int) -> bool:
+    """True if all tensors in a tree have this number of rows, on the first axis."""
+    leaves: list[Any] = []
+    mapped(tree, leaves.append)
+    return all(leaf.shape[:1] == (rows,) for leaf in leaves if isinstance(leaf, Tensor))
+
+
+def _searched_states(model: Model, batch: Batch) -> Tensor:
+    """Return the hidden states (B, T, D) of a model that encodes sources alone, as for a search."""
+    assert batch.tgt_in is not None
+    return model.decode(batch.tgt_in, model.encode(without_targets(batch)))[0]
 
 
 def _checked(model: Model, tgt_in: Tensor, returned: Any) -> Tensor:

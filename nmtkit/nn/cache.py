@@ -110,6 +110,9 @@ class Cache:
     def append(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Add the keys and values of the new positions to one layer.
 
+        The index of an entry is not its position in a target. If attention depends on positions,
+        rotate the keys, or store the positions beside them, before they are added.
+
         Args:
             layer: its index.
             k: (R, H, T, C), v: (R, H, T, C'), as `attention` takes them; views will do.

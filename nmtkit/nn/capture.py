@@ -36,7 +36,9 @@ from contextlib import contextmanager
 from torch import Tensor
 
 Change = Callable[[Tensor], Tensor]
-"""The weights (B, H, T, S) of an attention, or (B, T, S) without heads -> the weights to use."""
+"""The weights (B, H, K·T, S) of an attention, or (B, K·T, S) without heads -> the weights to use; K
+rows of targets a sentence.
+"""
 
 _seen: dict[str, list[Tensor]] | None = None
 _prefix = ""
@@ -83,7 +85,7 @@ def record(name: str, tensor: Tensor) -> None:
 
     Args:
         name: the site, for example "encoder.0.attention".
-        tensor: attention weights are (B, H, T, S).
+        tensor: attention weights are (B, H, K·T, S), with K rows of targets a sentence.
     """
     if _seen is not None:
         _seen.setdefault(_prefix + name, []).append(tensor.detach())

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from nmtkit import console, files
-from nmtkit.data.batches import collate
+from nmtkit.data.batches import collate, collate_packed
 from nmtkit.data.documents import Documents
 from nmtkit.data.store import Store, spans_files
 from nmtkit.errors import ConfigError, DataError, EnvironmentProblem
@@ -113,10 +113,14 @@ def warn_of_model(variant: str, model: Model, store: Store) -> None:
     place = device_of(model)
     by_length = np.argsort(store.lengths(np.arange(min(len(store), FIRST_PAIRS)))[1])
     rows = np.unique(by_length[np.linspace(0, len(by_length) - 1, 4).astype(int)])
-    batch, *alone = (collate(store, r, place, model.context_rule) for r in (rows, *rows[:, None]))
+    rule, packed = model.context_rule, None
+    batch, *alone = (collate(store, r, place, rule) for r in (rows, *rows[:, None]))
+    if model.reads_packed:
+        form, prepare = model.context_form, model.prepare
+        packed = collate_packed(store, rows, place, rule=rule, form=form, prepare=prepare)
     model.eval()
     with torch.random.fork_rng([place] if place.type == "cuda" else []):
-        for sentence in lacking(model, batch, alone):
+        for sentence in lacking(model, batch, alone, packed):
             console.warn(f"{variant}: {sentence} (nmtkit/models/README.md)")
     model.train()
 

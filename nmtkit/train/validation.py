@@ -18,7 +18,7 @@ import torch
 
 from nmtkit import console, files
 from nmtkit.data.batch_lists import batch_list
-from nmtkit.data.batches import READABLE, collate, readable
+from nmtkit.data.batches import READABLE, collate, readable, without_targets
 from nmtkit.data.padding import Ids
 from nmtkit.data.pairs import Pairs
 from nmtkit.data.store import Store
@@ -322,5 +322,5 @@ class Validator:
         device, rule = device_of(self._model), self._model.context_rule
         batch = collate(self._store, rows, device, rule, ids.__getitem__)
         with torch.autocast(**self._autocast):
-            nbest = search([self._model], batch, self._search_settings)
+            nbest = search([self._model], without_targets(batch), self._search_settings)
         return [np.array([*hypotheses[0].ids, EOS]) for hypotheses in nbest]

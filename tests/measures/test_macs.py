@@ -6,11 +6,13 @@ import importlib.util
 
 import pytest
 import torch
+from torch import nn
 from torch.nn import functional as F
 
 from nmtkit.measures import macs
 from nmtkit.models.base import Vocabularies
 from nmtkit.models.variants import build_model
+from tests.toy_recurrent import ToyRecurrent
 
 
 def encoder(d, f, layers, n):
@@ -126,6 +128,29 @@ def test_fused_attention_counts_like_the_products_written_out():
 
     expected = 3 * 2 * (2 * 3 * 5 * 9 * 8)
     assert macs._macs(fused) == macs._macs(explicit) == expected
+
+
+class FromTorch(ToyRecurrent):
+    """A reader that is torch's LSTM, then its self-attention."""
+
+    def __init__(self, settings, vocabularies):
+        super().__init__(settings, vocabularies)
+        d = settings.d_model
+        self.reader = nn.LSTM(d, d, batch_first=True)
+        self.layer = nn.TransformerEncoderLayer(d, 4, 3 * d, batch_first=True)
+
+    def encode(self, batch):
+        states, _ = self.reader(self.src_embedding(batch.src))
+        return {"summary": self.layer(states).mean(1)}
+
+
+def test_layers_of_torch_are_counted_while_they_are_evaluated():
+    d, n = 24, 9
+    model = FromTorch(FromTorch.Settings(d_model=d), Vocabularies(211, 211, True))
+    fast = torch.backends.mkldnn.enabled, torch.backends.mha.get_fastpath_enabled()
+    found = macs.count_macs(model, n, 6)
+    assert found.encode == 4 * (d * d + d * d) + (4 * d * d + 2 * n * d) + 2 * d * 3 * d
+    assert (torch.backends.mkldnn.enabled, torch.backends.mha.get_fastpath_enabled()) == fast
 
 
 def test_matrix_vector_products_are_counted():

@@ -1,28 +1,41 @@
 """Properties of a model that are tried before a training of a class of the user's own."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import nn
 
 from nmtkit.errors import ConfigError
 from nmtkit.models.base import Vocabularies
-from nmtkit.models.properties import NOT_ALONE, NOT_CAUSAL, NOT_STEPWISE, lacking
+from nmtkit.models.properties import (
+    NOT_ALONE,
+    NOT_CAUSAL,
+    NOT_ROWS_FIRST,
+    NOT_STEPWISE,
+    READS_TARGETS,
+    lacking,
+)
 from nmtkit.models.variants import VARIANTS
 from tests.models.cases import TOY
-from tests.models.contract import Case, batch_for, pairs
+from tests.models.contract import Case, batch_for, packed_for, pairs
 from tests.refused import refused
 from tests.toy_recurrent import ToyRecurrent
 
 
 def lacked(model):
     alone = [batch_for(model, [pair]) for pair in pairs()]
-    return lacking(model.eval(), batch_for(model), alone)
+    packed = packed_for(model) if model.reads_packed else None
+    return lacking(model.eval(), batch_for(model), alone, packed)
+
+
+def test_no_variant_lacks_a_property(case):
+    assert lacked(case.build()) == []
 
 
 @pytest.mark.parametrize("variant", [*VARIANTS, TOY])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-def test_no_variant_lacks_a_property(variant, dtype):
-    assert lacked(Case(variant).build(dtype=dtype)) == []
+def test_no_variant_lacks_a_property_in_32_bits(variant):
+    assert lacked(Case(variant).build(dtype=torch.float32)) == []
 
 
 def reads_the_future(self, tgt_in, memory, state=None):
@@ -59,6 +72,40 @@ def reads_its_neighbours(self, batch):
     }
 
 
+def reads_the_target(self, batch):
+    memory = encode(self, batch)
+    if batch.tgt_out is not None:
+        memory["summary"] = memory["summary"] + self.tgt_embedding(batch.tgt_out[:, 0])
+    return memory
+
+
+def has_width_first(self, batch):
+    return {"summary": encode(self, batch)["summary"].T}
+
+
+def reads_width_first(self, tgt_in, memory, state=None):
+    return decode(self, tgt_in, {"summary": memory["summary"].T}, state)
+
+
+def keeps_layers_first(self, tgt_in, memory, state=None):
+    """As the states of torch's own GRU."""
+    before = {"hidden": state["hidden"][0]} if state else state
+    hidden, after = decode(self, tgt_in, memory, before)
+    return hidden, None if after is None else {"hidden": after["hidden"][None]}
+
+
+def keeps_the_past_itself(self, tgt_in, memory, state=None):
+    hidden, after = decode(self, tgt_in, memory, self.past if state else state)
+    self.past = after
+    return hidden, None if after is None else {"steps": 1}
+
+
+def keeps_the_past_in_an_object(self, tgt_in, memory, state=None):
+    before = state["past"].content if state else state
+    hidden, after = decode(self, tgt_in, memory, before)
+    return hidden, None if after is None else {"past": SimpleNamespace(content=after)}
+
+
 encode, decode, logits = ToyRecurrent.encode, ToyRecurrent.decode, ToyRecurrent.logits
 
 
@@ -69,13 +116,23 @@ encode, decode, logits = ToyRecurrent.encode, ToyRecurrent.decode, ToyRecurrent.
         ("decode", reads_the_next_word, [NOT_CAUSAL, NOT_ALONE, NOT_STEPWISE]),
         ("decode", forgets, [NOT_STEPWISE]),
         ("decode", mixes_rows, [NOT_STEPWISE]),
+        ("decode", keeps_layers_first, [NOT_ROWS_FIRST]),
+        ("decode", keeps_the_past_itself, [NOT_STEPWISE]),
+        ("decode", keeps_the_past_in_an_object, [NOT_STEPWISE]),
         ("encode", reads_padding, [NOT_ALONE]),
         ("encode", reads_its_neighbours, [NOT_ALONE]),
+        ("encode", reads_the_target, [READS_TARGETS]),
     ],
 )
 def test_what_a_model_lacks_is_said(method, faulty, lacks, monkeypatch):
     monkeypatch.setattr(ToyRecurrent, method, faulty)
     assert lacked(Case(TOY).build()) == lacks
+
+
+def test_a_memory_with_its_sentences_elsewhere_is_named(monkeypatch):
+    monkeypatch.setattr(ToyRecurrent, "encode", has_width_first)
+    monkeypatch.setattr(ToyRecurrent, "decode", reads_width_first)
+    assert lacked(Case(TOY).build()) == [NOT_ROWS_FIRST]
 
 
 @pytest.mark.parametrize(
@@ -111,6 +168,17 @@ def test_parameters_without_a_gradient_are_named(monkeypatch, detached):
     spare = "no gradient reaches spare.weight, spare.bias"
     assert (sentence == spare) == (not detached)
     assert (sentence.startswith("no gradient reaches src_emb") and " more" in sentence) == detached
+
+
+def test_a_norm_that_a_pass_in_training_mode_changes_lacks_nothing(monkeypatch):
+    model = Case(TOY).build()
+    model.norm = nn.BatchNorm1d(model.width).to(model.output.weight)
+    monkeypatch.setattr(
+        ToyRecurrent,
+        "encode",
+        lambda self, batch: {"summary": self.norm(encode(self, batch)["summary"])},
+    )
+    assert lacked(model) == []
 
 
 def test_numbers_that_are_not_finite_are_left_to_the_training():

@@ -5,11 +5,16 @@ import pytest
 import torch
 
 from nmtkit.data.documents import documents_file
+from nmtkit.data.store import Store
 from nmtkit.errors import ConfigError
-from nmtkit.models.variants import VARIANTS
+from nmtkit.models.base import Vocabularies
+from nmtkit.models.properties import NOT_PACKED
+from nmtkit.models.transformer import Transformer
+from nmtkit.models.variants import VARIANTS, build_model
 from nmtkit.nn import gpu
 from nmtkit.settings import TrainSettings
 from nmtkit.train import gradients
+from nmtkit.train.checks import warn_of_model
 from nmtkit.train.gradients import packed_multiple
 from nmtkit.train.stage import train
 from nmtkit.train.state import TrainState
@@ -44,6 +49,20 @@ def test_the_models_that_read_packed_batches():
 def test_what_auto_does(variant, packed, device, unit, multiple):
     settings = TrainSettings(packed=packed, batch_size=4096, batch_unit=unit)
     assert packed_multiple(Case(variant).build(), settings, device) == multiple
+
+
+def test_a_model_that_mixes_packed_sentences_is_warned_of(tmp_path, monkeypatch, stderr):
+    def reads_the_word_before(self, x, visible):
+        return original(self, x + torch.nn.functional.pad(x, (0, 0, 1, 0))[:, :-1], visible)
+
+    model = build_model("transformer", {}, Vocabularies(28, 28, shared=True))
+    store = Store(make_run(tmp_path / "run").prep / "train")
+    warn_of_model("its:Own", model, store)
+    assert stderr() == ""
+    original = Transformer.through_encoder
+    monkeypatch.setattr(Transformer, "through_encoder", reads_the_word_before)
+    warn_of_model("its:Own", model, store)
+    assert f"its:Own: {NOT_PACKED}" in " ".join(stderr().split())
 
 
 def test_a_gpu_without_a_kernel_for_rows_pads_what_has_no_contexts():

@@ -13,6 +13,7 @@ import torch
 from nmtkit.data.documents import documents_file
 from nmtkit.errors import EnvironmentProblem
 from nmtkit.models.base import Vocabularies
+from nmtkit.models.transformer import Transformer
 from nmtkit.models.variants import build_model, load_variant
 from nmtkit.settings import TrainSettings
 from nmtkit.train import validation
@@ -136,6 +137,20 @@ def test_each_sentence_is_searched_once(run):
     validate(run, "transformer", 3, decode)
     assert sorted(itertools.chain(*(rows for _, rows in searched))) == list(range(40))
     assert {rank for rank, _ in searched} == {0, 1, 2}
+
+
+def test_a_search_has_no_references(run, monkeypatch):
+    encoded = []
+
+    def encode(self, batch):
+        encoded.append(batch.tgt_out is not None)
+        return original(self, batch)
+
+    original = Transformer.encode
+    monkeypatch.setattr(Transformer, "encode", encode)
+    validate(run, "transformer", 1)
+    of_loss = encoded.index(False)
+    assert of_loss and encoded == [True] * of_loss + [False] * 5
 
 
 @pytest.mark.parametrize("stopped", [0, 1, 2])
