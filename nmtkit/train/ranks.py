@@ -13,6 +13,7 @@ import functools
 import itertools
 import json
 import os
+import signal
 import socket
 import sys
 import threading
@@ -37,6 +38,7 @@ from nmtkit.errors import (
     explained,
     first_line,
 )
+from nmtkit.train.stop import handled_by
 from nmtkit.user_classes import fault_of_user
 
 T = TypeVar("T")
@@ -46,6 +48,11 @@ SILENCE = 5.0
 """Seconds without a heartbeat after which a rank is dead, once an exchange has failed."""
 GRACE = 15.0
 """Seconds in which a rank may end by itself once the cause is known."""
+
+MEETING = (
+    "give every rank the same MASTER_ADDR and MASTER_PORT (torchrun: --rdzv-endpoint), a port that"
+    " no other program uses"
+)
 
 
 @dataclass(frozen=True)
@@ -144,26 +151,31 @@ class Group(Ranks):
         self._closed = threading.Event()
         self._beats = 0
         try:
-            self._join()
+            # Python runs its own handlers only between two calls of the store.
+            with handled_by(signal.SIG_DFL):
+                self._join()
         except RuntimeError as error:
             raise EnvironmentProblem(
                 f"rank {rank} of {world} cannot reach the others at {address[0]}:{address[1]}:"
                 f" {first_line(error)}",
-                hint="start it with torchrun, with the same --rdzv-endpoint on every machine",
+                hint=MEETING,
             ) from error
 
     def _join(self) -> None:
         """Find the other ranks and start the heartbeats."""
         rank, world = self.rank, self.world
+        # Another program at this port may never answer.
+        self._gone = Cause(0, f"{':'.join(map(str, self._address))} does not answer", hint=MEETING)
+        threading.Thread(target=self._watch, daemon=True).start()
         # torchrun may host the store itself.
         agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
         self._store = self._connect(hosting=rank == 0 and not agent)
+        self._beats += 1  # the time limit of `_watch` begins again
         self._store.set(f"process/{rank}", f"process {os.getpid()} on {socket.gethostname()}")
         self._processes = self._meet()
         gone = f"{self._processes[0]} or its launcher is gone: the store does not answer"
         self._gone = Cause(0, gone)
         threading.Thread(target=self._beat, args=[self._connect()], daemon=True).start()
-        threading.Thread(target=self._watch, daemon=True).start()
         gloo = PrefixStore("gloo", self._store)
         dist.init_process_group(
             "gloo", store=gloo, rank=rank, world_size=world, timeout=self._limit

@@ -81,7 +81,7 @@ def rank_process(rank, world, port, argv, log, timeout, before):
 class Together:
     """Some ranks at work on one command (or each on its own)."""
 
-    def __init__(self, folder, world, argv, timeout=60, before=None):
+    def __init__(self, folder, world, argv, timeout=60, before=None, port=None):
         # Importing tests.device uses CUDA on a GPU, and a fork cannot use CUDA again.
         context = multiprocessing.get_context("spawn" if ON_GPU else "forkserver")
         context.set_forkserver_preload(
@@ -89,7 +89,7 @@ class Together:
         )
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
+            port = port or free.getsockname()[1]
         folder.mkdir(exist_ok=True)
         self.logs = [folder / f"rank{rank}.log" for rank in range(world)]
         for log in self.logs:
@@ -321,6 +321,37 @@ def test_a_missing_rank_is_named(tmp_path, run):
     together.processes[1].kill()
     assert together.codes()[0] == 3
     assert "these of 2 ranks have not started after 2 s: 1" in together.said()[0]
+
+
+def notes_that_it_meets():
+    original = ranks.TCPStore
+
+    def noted(*arguments, **options):
+        os.write(2, b"meets the others")
+        return original(*arguments, **options)
+
+    ranks.TCPStore = noted
+
+
+@pytest.mark.parametrize(("waiting", "number"), [(0, signal.SIGTERM), (1, signal.SIGINT)])
+def test_a_rank_that_waits_for_the_others_can_be_stopped(tmp_path, waiting, number, run):
+    argv = arguments(run, name="waiting")
+    together = Together(tmp_path / "logs", 2, argv, before=notes_that_it_meets)
+    together.processes[1 - waiting].kill()
+    end = time.monotonic() + 60
+    while not together.logs[waiting].read_text() and time.monotonic() < end:
+        time.sleep(0.02)
+    os.kill(together.processes[waiting].pid, number)
+    assert together.codes(10)[waiting] == -number
+
+
+def test_a_port_of_another_program_ends_all_ranks(tmp_path, run):
+    with socket.create_server(("", 0)) as silent:
+        port = silent.getsockname()[1]
+        argv = arguments(run, name="port")
+        said = Together(tmp_path / "logs", 2, argv, timeout=2, port=port).ended(3, 3)
+    assert "address already in use" in said[0] and "MASTER_PORT" in said[0]
+    assert f"127.0.0.1:{port} does not answer" in said[1] and "MASTER_PORT" in said[1]
 
 
 def test_through_torchrun(tmp_path, run):
