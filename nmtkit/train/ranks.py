@@ -171,6 +171,7 @@ class Group(Ranks):
         agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
         self._store = self._connect(hosting=rank == 0 and not agent)
         self._beats += 1  # the time limit of `_watch` begins again
+        self._store.set(f"beat/{rank}", "0 0")
         self._store.set(f"process/{rank}", f"process {os.getpid()} on {socket.gethostname()}")
         self._processes = self._meet()
         gone = f"{self._processes[0]} or its launcher is gone: the store does not answer"
@@ -212,12 +213,22 @@ class Group(Ranks):
         """Set heartbeats, also while the main thread works; a store client serves one thread.
 
         A heartbeat holds its number and the number of exchanges that the main thread has begun.
-        Once a cause is known, or the store is gone, end the process if the main thread does not.
+        Once a rank has no heartbeat, another cause is known, or the store is gone, end the process
+        if the main thread does not: it may wait for a GPU that waits for the dead rank. Time in
+        which this process itself is suspended does not count.
         """
-        cause = self._gone
+        cause, limit = self._gone, self._limit.total_seconds()
+        keys = [f"beat/{r}" for r in range(self.world)]
+        beats, silences = [b""] * self.world, [0.0] * self.world
         with contextlib.suppress(RuntimeError):
             for self._beats in itertools.count():
-                store.set(f"beat/{self.rank}", f"{self._beats} {self._exchanges}")
+                store.set(keys[self.rank], f"{self._beats} {self._exchanges}")
+                before, beats = beats, store.multi_get(keys)
+                for rank, silence in enumerate(silences):
+                    silence = silence + BEAT if beats[rank] == before[rank] else 0.0
+                    silences[rank] = silence
+                    if silence > limit and not store.check([f"left/{rank}"]):
+                        store.compare_set("cause", "", json.dumps(asdict(self._dead(rank))))
                 if store.check(["cause"]):
                     cause = self._gone = Cause(**json.loads(store.get("cause")))
                     break
@@ -308,11 +319,8 @@ class Group(Ranks):
 
     def _result(self, key: str) -> bytes:
         """Return a result of rank 0, after any time for which rank 0 lives."""
-        beat, end = b"", 0.0
         while not self._store.check([key]):
-            if (latest := self._store.get("beat/0")) != beat:
-                beat, end = latest, time.monotonic() + self._limit.total_seconds()
-            if time.monotonic() > end or self._store.check(["cause"]):
+            if self._store.check(["cause"]):
                 raise self._blamed(self._dead(0))
             time.sleep(0.02)
         return self._store.get(key)
