@@ -7,6 +7,7 @@ one test goes through torchrun itself.
 
 import multiprocessing
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -20,6 +21,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+import nmtkit
 from nmtkit.errors import EnvironmentProblem
 from nmtkit.models import checkpoints
 from nmtkit.settings import TrainSettings
@@ -288,6 +290,21 @@ def test_a_rank_that_stands_still_ends_the_others_within_the_timeout(
     assert named in together.said()[1 - still]
 
 
+def test_a_killed_rank_ends_a_rank_that_waits_for_its_gpu(tmp_path, run):
+    """A main thread that does not return stands for one that waits for its GPU."""
+    system = run.system("gpu")
+    argv = arguments(run, *ENDLESS, name=system.name)
+    together = Together(tmp_path / "logs", 2, argv, timeout=3, before=sleeps_on_request)
+    together.wait_for(system.checkpoints / "step-00000005")
+    first, second = (process.pid for process in together.processes)
+    os.kill(first, signal.SIGUSR2)
+    os.kill(second, signal.SIGKILL)
+    assert together.codes(60) == [3, -9], together.said()
+    assert (
+        f"rank 1 of 2 (process {second} on {socket.gethostname()}) has died" in together.said()[0]
+    )
+
+
 def test_an_error_of_one_rank_at_the_start_ends_all_and_is_said_once(tmp_path, run):
     bad = arguments(run, "train.lr=fast", name="bad")
     good = arguments(run, name="bad")
@@ -304,15 +321,23 @@ def test_ranks_with_other_settings_do_not_begin(tmp_path, run):
     assert "rank 1 does not begin with the settings of rank 0" in said[0]
 
 
-def test_ranks_with_other_number_types_do_not_begin():
+@pytest.mark.parametrize(
+    ("fact", "other", "mine"),
+    [
+        ("number type", "torch.float16", "float32"),
+        ("nmtkit", "0.0.1", nmtkit.__version__),
+        ("torch", "2.0.1", torch.__version__),
+    ],
+)
+def test_ranks_with_other_numbers_or_versions_do_not_begin(fact, other, mine):
     class Two(Ranks):
         def gather_values(self, value):
-            return [value, value | {"number type": "torch.float16"}]
+            return [value, {key: other if key == fact else value[key] for key in value}]
 
     plan, state = SimpleNamespace(model_dump=dict), SimpleNamespace(step=0)
     autocast = {"device_type": "cpu", "dtype": torch.bfloat16, "enabled": False}
-    message = r"rank 1 does not begin with the number type of rank 0 \(torch.float16, not float32\)"
-    with pytest.raises(EnvironmentProblem, match=message):
+    message = f"rank 1 does not begin with the {fact} of rank 0 ({other}, not {mine})"
+    with pytest.raises(EnvironmentProblem, match=re.escape(message)):
         check_ranks_agree(Two(), plan, state, torch.nn.Linear(1, 1), autocast)
 
 
