@@ -49,6 +49,11 @@ SILENCE = 5.0
 GRACE = 15.0
 """Seconds in which a rank may end by itself once the cause is known."""
 
+CONTINUES = "the same command continues from the last checkpoint"
+INTERFACES = (
+    "if this is at every start, set GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME to the interface of"
+    " the network between the machines"
+)
 MEETING = (
     "give every rank the same MASTER_ADDR and MASTER_PORT (torchrun: --rdzv-endpoint), a port that"
     " no other program uses"
@@ -70,7 +75,7 @@ class Cause:
     lost: bool = True
     code: int = EnvironmentProblem.exit_code
     where: str | None = None
-    hint: str | None = "the same command continues from the last checkpoint"
+    hint: str | None = CONTINUES
 
     @classmethod
     def of_error(cls, rank: int, error: BaseException) -> Cause:
@@ -160,6 +165,9 @@ class Group(Ranks):
                 f" {first_line(error)}",
                 hint=MEETING,
             ) from error
+        except NmtkitError as error:
+            self.leave(error)
+            raise
 
     def _join(self) -> None:
         """Find the other ranks and start the heartbeats."""
@@ -178,9 +186,8 @@ class Group(Ranks):
         self._gone = Cause(0, gone)
         threading.Thread(target=self._beat, args=[self._connect()], daemon=True).start()
         gloo = PrefixStore("gloo", self._store)
-        dist.init_process_group(
-            "gloo", store=gloo, rank=rank, world_size=world, timeout=self._limit
-        )
+        options = {"store": gloo, "rank": rank, "world_size": world, "timeout": self._limit}
+        self._succeed(lambda: dist.init_process_group("gloo", **options))
 
     def _connect(self, hosting: bool = False) -> PrefixStore:
         store = TCPStore(
@@ -339,7 +346,7 @@ class Group(Ranks):
         with contextlib.suppress(RuntimeError):  # the store is gone if rank 0 has left already
             if error is not None and not together:
                 self._blamed(Cause.of_error(self.rank, error))
-                dist.destroy_process_group()  # the ranks that wait for this one wait no longer
+                _disconnect()  # the ranks that wait for this one wait no longer
             self._store.set(f"left/{self.rank}", "")
             awaited = range(1, self.world) if self.first else [0]
             self._store.wait(
@@ -347,8 +354,7 @@ class Group(Ranks):
                 self._limit if together else timedelta(seconds=SILENCE),
             )
         with contextlib.suppress(RuntimeError):
-            if dist.is_initialized():  # with its threads running the process would end by SIGABRT
-                dist.destroy_process_group()
+            _disconnect()  # with its threads running the process would end by SIGABRT
         self._closed.set()
 
     @property
@@ -390,7 +396,8 @@ class Group(Ranks):
         rank = begun.index(min(begun))
         if begun[rank] < begun[self.rank]:
             return Cause(rank, f"{self._processes[rank]} lives but does not answer")
-        return Cause(self.rank, f"the connection to a rank broke: {error}")
+        message = f"the connection to a rank broke: {first_line(error)}"
+        return Cause(self.rank, message, hint=f"{CONTINUES}; {INTERFACES}")
 
     def _dead(self, rank: int) -> Cause:
         return Cause(rank, f"{self._processes[rank]} has died: no sign of life")
@@ -402,3 +409,8 @@ class Group(Ranks):
             cause = Cause(**json.loads(self._store.compare_set("cause", "", text)))
         self.cause = self.cause or cause
         return self.cause.error()
+
+
+def _disconnect() -> None:
+    if dist.is_initialized():
+        dist.destroy_process_group()

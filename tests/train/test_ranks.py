@@ -5,6 +5,7 @@ The ranks are forked from a server that has imported everything, for a start of 
 one test goes through torchrun itself.
 """
 
+import functools
 import multiprocessing
 import os
 import re
@@ -377,6 +378,21 @@ def test_a_port_of_another_program_ends_all_ranks(tmp_path, run):
         said = Together(tmp_path / "logs", 2, argv, timeout=2, port=port).ended(3, 3)
     assert "address already in use" in said[0] and "MASTER_PORT" in said[0]
     assert f"127.0.0.1:{port} does not answer" in said[1] and "MASTER_PORT" in said[1]
+
+
+def without_interface(rank):
+    if os.environ["RANK"] == rank:
+        os.environ["GLOO_SOCKET_IFNAME"] = "nowhere0"
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_that_reaches_no_other_ends_all(tmp_path, rank, run):
+    argv, begun = arguments(run, name="interface"), time.monotonic()
+    before = functools.partial(without_interface, str(rank))
+    said = Together(tmp_path / "logs", 2, argv, before=before).ended(3, 3)
+    assert time.monotonic() - begun < 40
+    assert "Unable to find address for: nowhere0" in said[0]
+    assert "GLOO_SOCKET_IFNAME" in said[0]
 
 
 def test_through_torchrun(tmp_path, run):
