@@ -186,7 +186,12 @@ class Group(Ranks):
         self._gone = Cause(0, gone)
         threading.Thread(target=self._beat, args=[self._connect()], daemon=True).start()
         gloo = PrefixStore("gloo", self._store)
-        options = {"store": gloo, "rank": rank, "world_size": world, "timeout": self._limit}
+        options: dict[str, Any] = {
+            "store": gloo,
+            "rank": rank,
+            "world_size": world,
+            "timeout": self._limit,
+        }
         self._succeed(lambda: dist.init_process_group("gloo", **options))
 
     def _connect(self, hosting: bool = False) -> PrefixStore:
