@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+import nmtkit
 from nmtkit import console, files
 from nmtkit.data.batches import collate, collate_packed
 from nmtkit.data.documents import Documents
@@ -132,6 +133,8 @@ def check_ranks_agree(
     parameters = [p.detach() for p in model.parameters()]
     weights = float(sum(p.to(hardware.widest(p.device)).abs().sum() for p in parameters))
     facts = {
+        "nmtkit": nmtkit.__version__,
+        "torch": str(torch.__version__),
         "device": autocast["device_type"],
         "number type": str(autocast["dtype"] if autocast["enabled"] else "float32"),
         "step": state.step,

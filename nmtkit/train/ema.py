@@ -49,6 +49,7 @@ class Averages:
         decay = min(self._decay, (1 + step) / (10 + step))
         share = finite * (1 - decay)
         averages = [*self._tensors.values()]
+        # Only this line takes memory: after a lack of it, the averages can be updated again.
         differences = torch._foreach_sub([self._parameters[n] for n in self._tensors], averages)
         torch._foreach_mul_(differences, share)
         torch._foreach_add_(averages, differences)

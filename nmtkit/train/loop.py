@@ -207,7 +207,7 @@ class Trainer:
         """Make the step of an update, and average the weights if that is set."""
         sums = self.descent.step(update, rate)
         if self.settings.ema:
-            self.averages.update(self.state.step, finite(sums))
+            self.gradients.with_memory(self.averages.update, self.state.step, finite(sums))
         prepared = replace(update, share=None)  # whose batches take memory
         self._unread.append(Update(self.state.step, prepared, rate, sums))
 

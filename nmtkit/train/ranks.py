@@ -13,6 +13,7 @@ import functools
 import itertools
 import json
 import os
+import signal
 import socket
 import sys
 import threading
@@ -37,6 +38,7 @@ from nmtkit.errors import (
     explained,
     first_line,
 )
+from nmtkit.train.stop import handled_by
 from nmtkit.user_classes import fault_of_user
 
 T = TypeVar("T")
@@ -46,6 +48,16 @@ SILENCE = 5.0
 """Seconds without a heartbeat after which a rank is dead, once an exchange has failed."""
 GRACE = 15.0
 """Seconds in which a rank may end by itself once the cause is known."""
+
+CONTINUES = "the same command continues from the last checkpoint"
+INTERFACES = (
+    "if this is at every start, set GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME to the interface of"
+    " the network between the machines"
+)
+MEETING = (
+    "give every rank the same MASTER_ADDR and MASTER_PORT (torchrun: --rdzv-endpoint), a port that"
+    " no other program uses"
+)
 
 
 @dataclass(frozen=True)
@@ -63,7 +75,7 @@ class Cause:
     lost: bool = True
     code: int = EnvironmentProblem.exit_code
     where: str | None = None
-    hint: str | None = "the same command continues from the last checkpoint"
+    hint: str | None = CONTINUES
 
     @classmethod
     def of_error(cls, rank: int, error: BaseException) -> Cause:
@@ -144,30 +156,43 @@ class Group(Ranks):
         self._closed = threading.Event()
         self._beats = 0
         try:
-            self._join()
+            # Python runs its own handlers only between two calls of the store.
+            with handled_by(signal.SIG_DFL):
+                self._join()
         except RuntimeError as error:
             raise EnvironmentProblem(
                 f"rank {rank} of {world} cannot reach the others at {address[0]}:{address[1]}:"
                 f" {first_line(error)}",
-                hint="start it with torchrun, with the same --rdzv-endpoint on every machine",
+                hint=MEETING,
             ) from error
+        except NmtkitError as error:
+            self.leave(error)
+            raise
 
     def _join(self) -> None:
         """Find the other ranks and start the heartbeats."""
         rank, world = self.rank, self.world
+        # Another program at this port may never answer.
+        self._gone = Cause(0, f"{':'.join(map(str, self._address))} does not answer", hint=MEETING)
+        threading.Thread(target=self._watch, daemon=True).start()
         # torchrun may host the store itself.
         agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
         self._store = self._connect(hosting=rank == 0 and not agent)
+        self._beats += 1  # the time limit of `_watch` begins again
+        self._store.set(f"beat/{rank}", "0 0")
         self._store.set(f"process/{rank}", f"process {os.getpid()} on {socket.gethostname()}")
         self._processes = self._meet()
         gone = f"{self._processes[0]} or its launcher is gone: the store does not answer"
         self._gone = Cause(0, gone)
         threading.Thread(target=self._beat, args=[self._connect()], daemon=True).start()
-        threading.Thread(target=self._watch, daemon=True).start()
         gloo = PrefixStore("gloo", self._store)
-        dist.init_process_group(
-            "gloo", store=gloo, rank=rank, world_size=world, timeout=self._limit
-        )
+        options: dict[str, Any] = {
+            "store": gloo,
+            "rank": rank,
+            "world_size": world,
+            "timeout": self._limit,
+        }
+        self._succeed(lambda: dist.init_process_group("gloo", **options))
 
     def _connect(self, hosting: bool = False) -> PrefixStore:
         store = TCPStore(
@@ -200,12 +225,22 @@ class Group(Ranks):
         """Set heartbeats, also while the main thread works; a store client serves one thread.
 
         A heartbeat holds its number and the number of exchanges that the main thread has begun.
-        Once a cause is known, or the store is gone, end the process if the main thread does not.
+        Once a rank has no heartbeat, another cause is known, or the store is gone, end the process
+        if the main thread does not: it may wait for a GPU that waits for the dead rank. Time in
+        which this process itself is suspended does not count.
         """
-        cause = self._gone
+        cause, limit = self._gone, self._limit.total_seconds()
+        keys = [f"beat/{r}" for r in range(self.world)]
+        beats, silences = [b""] * self.world, [0.0] * self.world
         with contextlib.suppress(RuntimeError):
             for self._beats in itertools.count():
-                store.set(f"beat/{self.rank}", f"{self._beats} {self._exchanges}")
+                store.set(keys[self.rank], f"{self._beats} {self._exchanges}")
+                before, beats = beats, store.multi_get(keys)
+                for rank, silence in enumerate(silences):
+                    silence = silence + BEAT if beats[rank] == before[rank] else 0.0
+                    silences[rank] = silence
+                    if silence > limit and not store.check([f"left/{rank}"]):
+                        store.compare_set("cause", "", json.dumps(asdict(self._dead(rank))))
                 if store.check(["cause"]):
                     cause = self._gone = Cause(**json.loads(store.get("cause")))
                     break
@@ -296,11 +331,8 @@ class Group(Ranks):
 
     def _result(self, key: str) -> bytes:
         """Return a result of rank 0, after any time for which rank 0 lives."""
-        beat, end = b"", 0.0
         while not self._store.check([key]):
-            if (latest := self._store.get("beat/0")) != beat:
-                beat, end = latest, time.monotonic() + self._limit.total_seconds()
-            if time.monotonic() > end or self._store.check(["cause"]):
+            if self._store.check(["cause"]):
                 raise self._blamed(self._dead(0))
             time.sleep(0.02)
         return self._store.get(key)
@@ -319,7 +351,7 @@ class Group(Ranks):
         with contextlib.suppress(RuntimeError):  # the store is gone if rank 0 has left already
             if error is not None and not together:
                 self._blamed(Cause.of_error(self.rank, error))
-                dist.destroy_process_group()  # the ranks that wait for this one wait no longer
+                _disconnect()  # the ranks that wait for this one wait no longer
             self._store.set(f"left/{self.rank}", "")
             awaited = range(1, self.world) if self.first else [0]
             self._store.wait(
@@ -327,8 +359,7 @@ class Group(Ranks):
                 self._limit if together else timedelta(seconds=SILENCE),
             )
         with contextlib.suppress(RuntimeError):
-            if dist.is_initialized():  # with its threads running the process would end by SIGABRT
-                dist.destroy_process_group()
+            _disconnect()  # with its threads running the process would end by SIGABRT
         self._closed.set()
 
     @property
@@ -370,7 +401,8 @@ class Group(Ranks):
         rank = begun.index(min(begun))
         if begun[rank] < begun[self.rank]:
             return Cause(rank, f"{self._processes[rank]} lives but does not answer")
-        return Cause(self.rank, f"the connection to a rank broke: {error}")
+        message = f"the connection to a rank broke: {first_line(error)}"
+        return Cause(self.rank, message, hint=f"{CONTINUES}; {INTERFACES}")
 
     def _dead(self, rank: int) -> Cause:
         return Cause(rank, f"{self._processes[rank]} has died: no sign of life")
@@ -382,3 +414,8 @@ class Group(Ranks):
             cause = Cause(**json.loads(self._store.compare_set("cause", "", text)))
         self.cause = self.cause or cause
         return self.cause.error()
+
+
+def _disconnect() -> None:
+    if dist.is_initialized():
+        dist.destroy_process_group()

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
+from typing import Any
 
 from nmtkit import console
 from nmtkit.settings import TrainSettings
@@ -20,6 +21,21 @@ class Abandoned(Exception):
     """A validation was broken off because of a signal; it is repeated after resuming."""
 
 
+@contextlib.contextmanager
+def handled_by(handler: Callable[[int, FrameType | None], Any] | signal.Handlers) -> Iterator[None]:
+    """Handle the signals in the body, in the main thread (other threads cannot catch any)."""
+    before = {}
+    if threading.current_thread() is threading.main_thread():
+        for number in SIGNALS:
+            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # nohup
+                before[number] = signal.signal(number, handler)
+    try:
+        yield
+    finally:
+        for number, previous in before.items():
+            signal.signal(number, previous)
+
+
 class Stop:
     """Notes a signal that asks to stop. A second Ctrl-C ends at once."""
 
@@ -27,19 +43,9 @@ class Stop:
         self.signal = 0
         """The number of the signal; 0 if there was none."""
 
-    @contextlib.contextmanager
-    def listening(self) -> Iterator[None]:
-        """Catch the signals in the body, in the main thread (other threads cannot catch any)."""
-        before = {}
-        if threading.current_thread() is threading.main_thread():
-            for number in SIGNALS:
-                if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # nohup
-                    before[number] = signal.signal(number, self._receive)
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+    def listening(self) -> contextlib.AbstractContextManager[None]:
+        """Catch the signals in the body, in the main thread."""
+        return handled_by(self._receive)
 
     def check(self) -> None:
         """Raise Abandoned after a signal."""

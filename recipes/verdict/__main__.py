@@ -71,6 +71,9 @@ def main() -> None:
     except NmtkitError as error:
         _say(str(error))
         sys.exit(error.exit_code)
+    except Stopped:
+        _say("stopped while a corpus was prepared; the same command continues")
+        sys.exit(STOPPED)
 
 
 def _say(message: str) -> None:
@@ -125,7 +128,7 @@ def one(items: list[Item], folders: Folders) -> int:
             gone = folders.result(item) or folders.failure(item.path)
             if lock is None or gone or folders.failure(item.row.dataset):
                 continue
-            if not corpus.prepare(item.row, folders):
+            if not corpus.prepare(item.row, folders, listen=True):
                 continue
             return _do(item, folders, Commands(folders, folders.log(item.path), lock))
     return NOTHING

@@ -3,38 +3,44 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 from recipes.verdict.folders import Folders, held
 from recipes.verdict.listing import HERE, Row
-from recipes.verdict.worker import last_message
+from recipes.verdict.worker import Commands, Failed, NoRoom, Stopped
 
 
-def prepare(row: Row, folders: Folders) -> bool:
-    """Prepare the corpus of a row, once; return False, and note why, if that is not possible."""
+def prepare(row: Row, folders: Folders, listen: bool = False) -> bool:
+    """Prepare the corpus of a row, once; return False, and note why, if that is not possible.
+
+    Args:
+        row: of the list.
+        folders: of the queue.
+        listen: from here on, stop the preparation after a signal.
+    Raises: Stopped.
+    """
     name = row.dataset
-    with held(folders.lock(name), wait=True):
+    with held(folders.lock(name), wait=True) as lock:
         if (folders.run(name) / "prep" / "manifest.json").is_file():
             return True
         if folders.failure(name):  # of another worker just now
             return False
-        log = folders.log(name)
-        log.parent.mkdir(parents=True, exist_ok=True)
-        command = ["bash", str(HERE / "prepare.sh"), f"runs/{name}", name, row.preset, *row.prep]
+        assert lock is not None
+        commands = Commands(folders, folders.log(name), lock)
+        if listen:
+            commands.listen()
         given = {key: os.environ.get(key) for key in ("FROM_DIR", "TEXT")}
-        absolute = {key: str(Path(path).resolve()) for key, path in given.items() if path}
-        environment = {**os.environ, **absolute}
+        absolute = [f"{key}={Path(path).resolve()}" for key, path in given.items() if path]
+        command = ["bash", str(HERE / "prepare.sh"), f"runs/{name}", name, row.preset, *row.prep]
         (folders.state / "runs").mkdir(exist_ok=True)
-        with open(log, "wb") as out:
-            done = subprocess.run(
-                command, cwd=folders.state, env=environment, stdout=out, stderr=out, check=False
-            )
-        if done.returncode:
-            reason = last_message(log, 0)
-            folders.fail(name, reason)
-            print(
-                f"verdict: corpus {name} cannot be prepared: {reason}\n  in: {log}", file=sys.stderr
-            )
-    return done.returncode == 0
+        try:
+            commands.run("env", *absolute, *command)
+        except (Failed, NoRoom) as error:
+            folders.fail(name, str(error))
+            message = f"corpus {name} cannot be prepared: {error}\n  in: {commands.log}"
+            print(f"verdict: {message}", file=sys.stderr)
+            return False
+        if commands.stopping:
+            raise Stopped
+    return True

@@ -18,6 +18,7 @@ unpack() {
   xz -dc "$file"
 }
 
+# With `exec` a signal to stop reaches nmtkit.
 case $dataset in
   mixed)
     table=verdict text=$run.text
@@ -33,8 +34,8 @@ case $dataset in
     unpack newstest2016.eng-deu.deu.xz >"$text/newstest2016.de"
     for side in src.en tgt.correct.de tgt.incorrect.de; do unpack "subj_verb_agreement.mt/$side.xz" >"$text/agreement.$side"; done
     for name in test europarl newstest2016; do options+=(--test "$text/$name.en,$text/$name.de"); done
-    nmtkit prep mixed --train "$text"/train.{en,de} --dev "$text"/dev.{en,de} "${options[@]}"
+    exec nmtkit prep mixed --train "$text"/train.{en,de} --dev "$text"/dev.{en,de} "${options[@]}"
     ;;
-  demo) nmtkit prep demo "${options[@]}" ;;
-  *) nmtkit prep "$dataset" ${FROM_DIR:+--from-dir "$FROM_DIR"} "${options[@]}" ;;
+  demo) exec nmtkit prep demo "${options[@]}" ;;
+  *) exec nmtkit prep "$dataset" ${FROM_DIR:+--from-dir "$FROM_DIR"} "${options[@]}" ;;
 esac

@@ -210,6 +210,23 @@ def test_stopped_with_a_signal(queue):
     check_all_done(queue, NAMES[:2])
 
 
+def test_stopped_while_the_corpus_is_prepared(queue):
+    (queue / "list.sh").write_text(ONE_SEED)
+    stub, preparing = queue / "bin" / "nmtkit", queue / "preparing"
+    slow = f"def prep():\n    Path({str(preparing)!r}).write_text(str(os.getpid()))\n"
+    slow += "    time.sleep(float(os.environ.get('PREP', '0')))\n"
+    stub.write_text(stub.read_text().replace("def prep():\n", slow))
+    process = begin(queue, PREP=20)
+    wait_for(lambda: preparing.exists() and preparing.read_text())
+    process.terminate()
+    assert process.wait() == 75
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(preparing.read_text()), 0)
+    assert "stopped while a corpus was prepared" in (queue / "out").read_text()
+    call(queue)
+    check_all_done(queue, NAMES[:2])
+
+
 def test_two_workers_never_take_the_same_system(queue):
     (queue / "list.sh").write_text(TWO.replace("seeds 1 2", "seeds 1 2 3"))
     processes = [begin(queue, PACE=0.05, JOBS=2) for _ in range(2)]

@@ -74,6 +74,22 @@ def test_the_average_is_that_of_the_formula_and_training_goes_on_without_it(run,
     ]
 
 
+def test_averages_that_lack_memory_once_are_the_same(run, tmp_path, monkeypatch):
+    go(run, EMA)
+    original, calls = torch._foreach_sub, []
+
+    def lacking(*arguments):
+        calls.append(None)
+        if len(calls) == 5:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return original(*arguments)
+
+    monkeypatch.setattr(torch, "_foreach_sub", lacking)
+    other = make_run(tmp_path / "other")
+    go(other, EMA)
+    assert len(calls) == 13 and same(averages(last(run)), averages(last(other)))
+
+
 def test_validation_and_every_stage_take_the_averages(run, tmp_path):
     go(run, EMA)
     plain = make_run(tmp_path / "plain")

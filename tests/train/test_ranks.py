@@ -5,8 +5,10 @@ The ranks are forked from a server that has imported everything, for a start of 
 one test goes through torchrun itself.
 """
 
+import functools
 import multiprocessing
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -20,6 +22,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+import nmtkit
 from nmtkit.errors import EnvironmentProblem
 from nmtkit.models import checkpoints
 from nmtkit.settings import TrainSettings
@@ -81,7 +84,7 @@ def rank_process(rank, world, port, argv, log, timeout, before):
 class Together:
     """Some ranks at work on one command (or each on its own)."""
 
-    def __init__(self, folder, world, argv, timeout=60, before=None):
+    def __init__(self, folder, world, argv, timeout=60, before=None, port=None):
         # Importing tests.device uses CUDA on a GPU, and a fork cannot use CUDA again.
         context = multiprocessing.get_context("spawn" if ON_GPU else "forkserver")
         context.set_forkserver_preload(
@@ -89,7 +92,7 @@ class Together:
         )
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
+            port = port or free.getsockname()[1]
         folder.mkdir(exist_ok=True)
         self.logs = [folder / f"rank{rank}.log" for rank in range(world)]
         for log in self.logs:
@@ -288,6 +291,21 @@ def test_a_rank_that_stands_still_ends_the_others_within_the_timeout(
     assert named in together.said()[1 - still]
 
 
+def test_a_killed_rank_ends_a_rank_that_waits_for_its_gpu(tmp_path, run):
+    """A main thread that does not return stands for one that waits for its GPU."""
+    system = run.system("gpu")
+    argv = arguments(run, *ENDLESS, name=system.name)
+    together = Together(tmp_path / "logs", 2, argv, timeout=3, before=sleeps_on_request)
+    together.wait_for(system.checkpoints / "step-00000005")
+    first, second = (process.pid for process in together.processes)
+    os.kill(first, signal.SIGUSR2)
+    os.kill(second, signal.SIGKILL)
+    assert together.codes(60) == [3, -9], together.said()
+    assert (
+        f"rank 1 of 2 (process {second} on {socket.gethostname()}) has died" in together.said()[0]
+    )
+
+
 def test_an_error_of_one_rank_at_the_start_ends_all_and_is_said_once(tmp_path, run):
     bad = arguments(run, "train.lr=fast", name="bad")
     good = arguments(run, name="bad")
@@ -304,15 +322,23 @@ def test_ranks_with_other_settings_do_not_begin(tmp_path, run):
     assert "rank 1 does not begin with the settings of rank 0" in said[0]
 
 
-def test_ranks_with_other_number_types_do_not_begin():
+@pytest.mark.parametrize(
+    ("fact", "other", "mine"),
+    [
+        ("number type", "torch.float16", "float32"),
+        ("nmtkit", "0.0.1", nmtkit.__version__),
+        ("torch", "2.0.1", torch.__version__),
+    ],
+)
+def test_ranks_with_other_numbers_or_versions_do_not_begin(fact, other, mine):
     class Two(Ranks):
         def gather_values(self, value):
-            return [value, value | {"number type": "torch.float16"}]
+            return [value, {key: other if key == fact else value[key] for key in value}]
 
     plan, state = SimpleNamespace(model_dump=dict), SimpleNamespace(step=0)
     autocast = {"device_type": "cpu", "dtype": torch.bfloat16, "enabled": False}
-    message = r"rank 1 does not begin with the number type of rank 0 \(torch.float16, not float32\)"
-    with pytest.raises(EnvironmentProblem, match=message):
+    message = f"rank 1 does not begin with the {fact} of rank 0 ({other}, not {mine})"
+    with pytest.raises(EnvironmentProblem, match=re.escape(message)):
         check_ranks_agree(Two(), plan, state, torch.nn.Linear(1, 1), autocast)
 
 
@@ -321,6 +347,52 @@ def test_a_missing_rank_is_named(tmp_path, run):
     together.processes[1].kill()
     assert together.codes()[0] == 3
     assert "these of 2 ranks have not started after 2 s: 1" in together.said()[0]
+
+
+def notes_that_it_meets():
+    original = ranks.TCPStore
+
+    def noted(*arguments, **options):
+        os.write(2, b"meets the others")
+        return original(*arguments, **options)
+
+    ranks.TCPStore = noted
+
+
+@pytest.mark.parametrize(("waiting", "number"), [(0, signal.SIGTERM), (1, signal.SIGINT)])
+def test_a_rank_that_waits_for_the_others_can_be_stopped(tmp_path, waiting, number, run):
+    argv = arguments(run, name="waiting")
+    together = Together(tmp_path / "logs", 2, argv, before=notes_that_it_meets)
+    together.processes[1 - waiting].kill()
+    end = time.monotonic() + 60
+    while not together.logs[waiting].read_text() and time.monotonic() < end:
+        time.sleep(0.02)
+    os.kill(together.processes[waiting].pid, number)
+    assert together.codes(10)[waiting] == -number
+
+
+def test_a_port_of_another_program_ends_all_ranks(tmp_path, run):
+    with socket.create_server(("", 0)) as silent:
+        port = silent.getsockname()[1]
+        argv = arguments(run, name="port")
+        said = Together(tmp_path / "logs", 2, argv, timeout=2, port=port).ended(3, 3)
+    assert "address already in use" in said[0] and "MASTER_PORT" in said[0]
+    assert f"127.0.0.1:{port} does not answer" in said[1] and "MASTER_PORT" in said[1]
+
+
+def without_interface(rank):
+    if os.environ["RANK"] == rank:
+        os.environ["GLOO_SOCKET_IFNAME"] = "nowhere0"
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_that_reaches_no_other_ends_all(tmp_path, rank, run):
+    argv, begun = arguments(run, name="interface"), time.monotonic()
+    before = functools.partial(without_interface, str(rank))
+    said = Together(tmp_path / "logs", 2, argv, before=before).ended(3, 3)
+    assert time.monotonic() - begun < 40
+    assert "Unable to find address for: nowhere0" in said[0]
+    assert "GLOO_SOCKET_IFNAME" in said[0]
 
 
 def test_through_torchrun(tmp_path, run):
