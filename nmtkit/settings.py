@@ -527,7 +527,7 @@ def build(schema: type[S], values: dict[str, Any], section: str, file: Path | No
         message = plain(first["msg"])
         where = f"{file}, [{section}]" if file else f"[{section}]"
         if not first["loc"]:  # the error is about several keys together
-            hint = "change one of them" + " there" * bool(file)
+            hint = "change one of them"
             raise ConfigError(message, where=where, hint=hint) from None
         key = ".".join([section, *map(str, first["loc"])])
         if first["type"] == "extra_forbidden":
