@@ -140,7 +140,7 @@ def test_from_python(run):
         ({"prefix": "long"}, DataError, "has 9 lines but"),
         ({"prefix": "long", "source": "-"}, ConfigError, "a source that can be read twice"),
         ({"prefix": "long", "set_names": []}, ConfigError, "which set does this file belong to"),
-        ({"sample": True, "temperature": 0.0}, ConfigError, "search.temperature"),
+        ({"sample": True, "temperature": 0.0}, ConfigError, "bad value for .--temperature"),
         ({"temperature": 0.5}, ConfigError, "has no effect without search.sample"),
     ],
 )
