@@ -65,14 +65,22 @@ def check_place(path: Path) -> None:
     """
     path, inside = Path(path).absolute(), False
     for place in (*reversed(path.parents), path):
-        plain = not place.is_symlink() and (not place.exists() or place.is_file() or place.is_dir())
-        if inside and (place.name == ".." or not plain):
+        if inside and (place.name == ".." or not _is_plain(place)):
             raise DataError(
                 "a run must have a file or folder where nmtkit writes, not a link or a device",
                 where=place,
                 hint="remove it, or put what it leads to in its place; the whole run may be a link",
             )
         inside = inside or place in _runs
+
+
+def _is_plain(place: Path) -> bool:
+    """True for a file, a folder, or nothing; by one look, because it may vanish meanwhile."""
+    try:
+        mode = place.lstat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    return stat.S_ISREG(mode) or stat.S_ISDIR(mode)
 
 
 def appending(path: Path, mode: str = "a", errors: str | None = None) -> IO[str]:

@@ -25,6 +25,7 @@ from nmtkit.data.store import Store
 from nmtkit.errors import EnvironmentProblem
 from nmtkit.models.base import Memory, Model, State
 from nmtkit.nn import hardware
+from nmtkit.nn.linear import rounds
 from nmtkit.tables.table import Estimate
 from nmtkit.text.vocabulary import EOS
 from nmtkit.train.gradients import Gradients, Share, autocast_arguments
@@ -106,12 +107,14 @@ class Bench:
         # Last, since it sets how float32 is multiplied.
         width = common_width(config.preset, config.model)
         machine = hardware.choose("auto", self.training.precision, width, self.training.matmul)
+        self.device, self.autocast = study.device, autocast_arguments(machine)
+        self.models = {name: study.model(name, decoding) for name in study.systems}
+        if not rounds([*self.models.values()], decoding):
+            decoding = "float32"
         self.where = machine.describe()
         if decoding != machine.precision:
             self.where += f", decoding in {decoding}"
         console.say(f"measuring on: {self.where}")
-        self.device, self.autocast = study.device, autocast_arguments(machine)
-        self.models = {name: study.model(name, decoding) for name in study.systems}
         self.endless = {name: Endless(model) for name, model in self.models.items()}
         self.sources = {name: _sources(study, name, self.models[name]) for name in study.systems}
         self.pairs = Store(study.run.prep / "train")

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from nmtkit.data.batches import Batch, without_targets
-from nmtkit.errors import ConfigError
+from nmtkit.errors import ConfigError, is_out_of_memory
 from nmtkit.models.base import Memory, Model, State, target_states
 from nmtkit.nn.masks import real_positions
 from nmtkit.nn.state import Continued, mapped, select_rows
@@ -126,7 +126,8 @@ def _fault_of_steps(
             steps.append(hidden[continued] if apart else hidden)
     except (IndexError, RuntimeError) as error:
         # A model without steps can be trained, but no search can use it.
-        if len(steps) < APART and not isinstance(error, NotImplementedError):
+        early = len(steps) < APART and not isinstance(error, NotImplementedError)
+        if early or is_out_of_memory(error):
             raise
         return NOT_STEPWISE
     kept = continued // ROWS

@@ -42,17 +42,23 @@ def pack(model: nn.Module, precision: Precision = "float32") -> None:
                 module.narrow = NARROW.get(precision)
                 if isinstance(module, Linear):
                     module.keep_copies(module.narrow)
-            rounds = isinstance(module, Linear) or precision == "int8"
-            wide = min(weight.shape) >= WIDE
-            key = id(weight), precision if rounds and wide else "float32"
+            key = id(weight), precision if _is_rounded(module, precision) else "float32"
             if key not in packed:
                 packed[key] = cpu.pack(weight.detach(), key[1])
             module.packed = packed[key]
 
 
-def rounds(models: Sequence[nn.Module]) -> bool:
-    """True if any of these models has a layer that `pack` can round."""
-    return any(isinstance(module, Packable) for model in models for module in model.modules())
+def rounds(models: Sequence[nn.Module], precision: Precision) -> bool:
+    """True if `pack` rounds the weights of a layer of these models."""
+    modules = [module for model in models for module in model.modules()]
+    return any(_is_rounded(m, precision) or getattr(m, "narrow", None) for m in modules)
+
+
+def _is_rounded(module: nn.Module, precision: Precision) -> bool:
+    """True if a precision below float32 on a CPU rounds the weights of a layer."""
+    weight = getattr(module, "weight", None)
+    kind = {"int8": Packable, "bfloat16": Linear}.get(precision, ())
+    return isinstance(module, kind) and isinstance(weight, Tensor) and min(weight.shape) >= WIDE
 
 
 @contextlib.contextmanager

@@ -46,5 +46,6 @@ def mapped(tree: Any, function: Callable[[Any], Any]) -> Any:
     if isinstance(tree, dict):
         return {key: mapped(value, function) for key, value in tree.items()}
     if isinstance(tree, (list, tuple)):
-        return type(tree)(mapped(value, function) for value in tree)
+        make = getattr(tree, "_make", type(tree))  # of a named tuple
+        return make(mapped(value, function) for value in tree)
     return function(tree)

@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nmtkit import console
-from nmtkit.errors import DataError
+from nmtkit.errors import DataError, counted
 from nmtkit.files import JsonObject
 from nmtkit.prep.fingerprint import fingerprint, tools
 from nmtkit.prep.repeats import dropped_counts
@@ -53,8 +53,8 @@ class Plan(Steps):
             missing = sum(map(len, shards.values())) - len(surveyed)
             if missing:
                 console.say(
-                    f"hashed; other jobs have {missing} shards left to hash: when all jobs have"
-                    " ended, run the array once more"
+                    f"hashed; other jobs have {counted(missing, 'shard')} left to hash: when all"
+                    " jobs have ended, run the array once more"
                 )
                 return
             self.runner.share = None

@@ -33,6 +33,7 @@ JOINERS = {"@@": re.compile(r"\S@@( |$)"), SPACE: re.compile(r"(^| )▁\S")}
 """Words that are parts of words, by the mark of their subword model."""
 _WORD = re.compile(r"[0-9A-Za-z]+|.", re.DOTALL)
 _UNSPACED = re.compile(f"[{UNSPACED_LETTERS}]")
+_BETWEEN = re.compile(f"(?<=[{UNSPACED_LETTERS}]) (?=[{UNSPACED_LETTERS}])")
 # Lines of a sample that a verdict needs, and the average length of a word that no spaced text has.
 _ENOUGH = 20
 _LONGEST_WORDS, _LONGEST_LINE = 20.0, 200
@@ -148,7 +149,8 @@ def moses_doubt(lines: Iterable[str]) -> tuple[str, Sequence[Name]] | None:
 
     Tokenized text has a space before most full stops. Text without spaces has words of more than
     20 characters on average, at the beginning of its lines, or most of its letters are of scripts
-    without spaces. A sample of fewer than 20 such lines shows nothing.
+    without spaces and few spaces are between them. A sample of fewer than 20 such lines shows
+    nothing.
 
     Args:
         lines: a sample of tidy lines.
@@ -159,8 +161,10 @@ def moses_doubt(lines: Iterable[str]) -> tuple[str, Sequence[Name]] | None:
         return "looks tokenized: most full stops have a space before them", ["none"]
     starts = [line[:_LONGEST_LINE] for line in sample]
     text, words = "".join(starts), sum(line.count(" ") + 1 for line in starts)
+    unspaced, letters = len(_UNSPACED.findall(text)), sum(map(str.isalpha, text))
+    segmented = 4 * len(_BETWEEN.findall(text)) > unspaced
     without_spaces = len(text) > _LONGEST_WORDS * words or (
-        2 * len(_UNSPACED.findall(text)) > sum(map(str.isalpha, text))
+        2 * unspaced > letters and not segmented
     )
     if len(sample) >= _ENOUGH and without_spaces:
         return "has no spaces between words", ["characters", "jieba"]

@@ -178,10 +178,11 @@ class _Stage:
         machine = group.hardware(self.device, self.options.force_target is not None)
         names = [f"{used.system}/{used.name}" for used in group.checkpoints()]
         scorer = group.scorer(self.device, machine.precision, self.jobs)
-        if machine.precision != "float32" and not rounds(scorer.models):
+        if machine.precision != "float32" and not rounds(scorer.models, machine.precision):
+            if group.settings.precision != "auto":
+                why = f"has no layer that {machine.precision} rounds (see nmtkit/models/README.md)"
+                console.say(f"'{group.name}' {why}: it searches in float32")
             machine = replace(machine, precision="float32")
-            why = "has no layer that a search can round (see nmtkit/models/README.md)"
-            console.say(f"'{group.name}' {why}: it searches in float32")
         before, self._hardware = self._hardware, {**machine.values(), "jobs": self.jobs}
         if self._hardware != before:
             processes = f"; up to {self.jobs} worker processes of one thread each"

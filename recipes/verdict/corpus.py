@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from pathlib import Path
 
 from recipes.verdict.folders import Folders, held
 from recipes.verdict.listing import HERE, Row
 from recipes.verdict.worker import Commands, Failed, NoRoom, Stopped
+from recipes.workers import on_stop
 
 
 def prepare(row: Row, folders: Folders, listen: bool = False) -> bool:
@@ -17,7 +19,7 @@ def prepare(row: Row, folders: Folders, listen: bool = False) -> bool:
     Args:
         row: of the list.
         folders: of the queue.
-        listen: from here on, stop the preparation after a signal.
+        listen: stop the preparation after a signal.
     Raises: Stopped.
     """
     name = row.dataset
@@ -41,6 +43,9 @@ def prepare(row: Row, folders: Folders, listen: bool = False) -> bool:
             message = f"corpus {name} cannot be prepared: {error}\n  in: {commands.log}"
             print(f"verdict: {message}", file=sys.stderr)
             return False
+        finally:
+            if listen:
+                on_stop(signal.SIG_DFL)
         if commands.stopping:
             raise Stopped
     return True

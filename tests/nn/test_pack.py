@@ -11,7 +11,7 @@ from nmtkit.models.base import Vocabularies
 from nmtkit.models.variants import build_model
 from nmtkit.nn import cpu, private
 from nmtkit.nn.embeddings import Embedding, OutputLayer
-from nmtkit.nn.linear import Linear, inference, pack
+from nmtkit.nn.linear import WIDE, Linear, inference, pack, rounds
 
 
 def plain_product(layer, x):
@@ -288,3 +288,16 @@ def test_the_softmax_has_its_gradient_without_torchs_private_function(monkeypatc
     wanted = private.softmax_backward(grad, weights)
     monkeypatch.delattr(torch, "_softmax_backward_data")
     torch.testing.assert_close(private.softmax_backward(grad, weights), wanted)
+
+
+@pytest.mark.parametrize(
+    ("layer", "rounded_by"),
+    [
+        (Linear(WIDE, WIDE, False), {"bfloat16", "int8"}),
+        (Linear(WIDE, WIDE - 1, False), set()),
+        (OutputLayer(WIDE, WIDE, None, False), {"int8"}),
+        (torch.nn.Linear(WIDE, WIDE), set()),
+    ],
+)
+def test_a_precision_rounds_only_layers_that_gain(layer, rounded_by):
+    assert {by for by in ("float32", "bfloat16", "int8") if rounds([layer], by)} == rounded_by

@@ -183,6 +183,7 @@ def test_only_clear_cases_are_doubted():
     assert moses_doubt(["Vraiment ?"] * 100) is None  # French puts a space before its marks
     assert moses_doubt([UNSPACED["lo"] * 2] * 20)[1] == ["characters", "jieba"]
     assert moses_doubt(["你好！", "OK 吗？"] * 10)[1] == ["characters", "jieba"]
+    assert moses_doubt(["我 喜欢 吃 苹果 。"] * 20) is None  # segmented
     assert moses_doubt(["漢字 한국어다", "Toyota (豊田)"] * 10) is None
     assert moses_doubt([*raw, "a" * 100_000]) is None  # one line shows nothing
 

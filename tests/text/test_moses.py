@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nmtkit.text.languages import language_code
 from nmtkit.text.moses import Moses
 from nmtkit.text.words import Numbers
 from tests.prep.real import lines, multi30k, segments
@@ -75,6 +76,13 @@ from tests.prep.real import lines, multi30k, segments
 def test_examples(lang, raw, tokens):
     moses = Moses(lang)
     assert moses.tokenize(raw) == moses.reference(moses.normalize(raw)) == tokens
+
+
+@pytest.mark.parametrize(
+    ("code", "rules"), [("kor_Hang", "ko"), ("som", "so"), ("tet", "tdt"), ("deu", "de")]
+)
+def test_rules_are_found_by_codes_of_three_letters(code, rules):
+    assert language_code(code) == rules
 
 
 def test_settings():

@@ -93,16 +93,19 @@ def test_products_are_of_the_precision_asked_for_and_given_targets_are_scored_in
     meta = read_json(translated(run) / "meta.json")
     assert meta["hardware"]["precision"] == "float32"  # the model has nn.Linear
     printed = capsys.readouterr().err
-    assert "'one' has no layer that a search can round" in printed and "bfloat16" not in printed
-    monkeypatch.setattr("nmtkit.translate.stage.rounds", lambda models: True)
+    assert "float32" in printed and "bfloat16" not in printed
+    assert "no layer" not in printed  # nobody asked for another precision
+    translated(run, assignments=["search.precision=int8"])
+    assert "'one' has no layer that bfloat16 rounds" in capsys.readouterr().err
+    monkeypatch.setattr("nmtkit.translate.stage.rounds", lambda models, precision: True)
     meta = read_json(translated(run, force=True) / "meta.json")
     assert meta["hardware"]["precision"] == "bfloat16"
     translated(run, assignments=["search.precision=float32"])
     target = tmp_path / "target.txt"
     target.write_text("a\n" * len(LINES))
     translated(run, force_target=target)
-    assert asked == ["auto", "auto", "float32", "float32"]
-    assert packed == ["bfloat16", "bfloat16", "float32", "float32"]
+    assert asked == ["auto", "int8", "auto", "float32", "float32"]
+    assert packed == ["bfloat16", "bfloat16", "bfloat16", "float32", "float32"]
 
 
 SEARCHES = {
