@@ -196,13 +196,12 @@ def _zstandard_blocks(stream: BinaryIO) -> Iterator[bytes]:
     """
     import zstandard
 
+    decompressor = zstandard.ZstdDecompressor(max_window_size=1 << 31)  # as after zstd --long=31
     frame: Any = None
     with stream:
         while data := stream.read(ZSTANDARD_BLOCK):
             while data:
-                # The window is as large as after zstd --long=31.
-                whole = zstandard.ZstdDecompressor(max_window_size=1 << 31)
-                frame = frame or whole.decompressobj()
+                frame = frame or decompressor.decompressobj()
                 yield frame.decompress(data)
                 data, frame = frame.unused_data, None if frame.eof else frame
     if frame:

@@ -39,8 +39,8 @@ class Layers(Analysis[Options, ByMixture]):
     sets = "none"
 
     def measure(self, study: Study) -> ByMixture:
-        what = "mixtures of encoder levels"
-        return study.models_with(mixtures, what, lambda _name, _model, by_name: by_name)
+        tensors = "mixtures of encoder levels"
+        return study.models_with(mixtures, tensors, lambda _name, _model, by_name: by_name)
 
     def present(self, result: ByMixture) -> Finding:
         heats = {}

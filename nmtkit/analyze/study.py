@@ -197,14 +197,14 @@ class Study:
     def models_with(
         self,
         recorded: Callable[[Model], T],
-        what: str,
+        tensors: str,
         measure: Callable[[str, Model, T], R],
     ) -> dict[str, R]:
         """Measure the systems whose models record something, one model after another.
 
         Args:
             recorded: model -> what the model records; empty if there is nothing.
-            what: what that is, for messages.
+            tensors: the name of the recorded tensors, for messages.
             measure: (system, model, what the model records) -> the result of the system.
         Returns: system -> result.
         Raises: DataError if no system has it.
@@ -213,10 +213,10 @@ class Study:
         def look(name: str) -> R:
             model = self.model(name)
             if not (records := recorded(model)):
-                raise LeftOut(f"it records no {what} (see nmtkit.nn.capture)")
+                raise LeftOut(f"it records no {tensors} (see nmtkit.nn.capture)")
             return measure(name, model, records)
 
-        return self.each(look, f"no system of this run records {what}", TRAIN_ONE)
+        return self.each(look, f"no system of this run records {tensors}", TRAIN_ONE)
 
     def translations(self, text_set: TextSet | None = None) -> dict[str, Path]:
         """Return the translation folders of the systems that have translated a set (default: the

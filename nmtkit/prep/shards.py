@@ -111,7 +111,7 @@ SetShards = dict[str, list[Shard]]
 
 @dataclass(frozen=True)
 class TextFile:
-    """What a text file was when it was read."""
+    """A text file, as prep has read it."""
 
     sha256: str
     lines: int

@@ -183,7 +183,7 @@ def frequent_words(types: Ints, limit: int) -> Callable[[WordTable], WordTable]:
 
     Args:
         types: number of words by frequency: 0, 1, …, FREQUENT or more (FREQUENT + 1).
-        limit: words wanted; about so many are chosen.
+        limit: the number of words to choose, approximately.
     """
     fits = np.cumsum(types[::-1])[::-1] <= limit
     least = int(fits.argmax()) if fits.any() else FREQUENT

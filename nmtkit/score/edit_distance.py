@@ -95,8 +95,8 @@ class EditDistance:
         return rows
 
     def _path(self, words: list[str], rows: list[Row]) -> tuple[str, float]:
-        """Return the best path, and how far it is from the diagonal. Of equal costs it takes a
-        match or substitution, then a deletion, then an insertion.
+        """Return the best path and its largest distance from the diagonal. At equal cost it prefers
+        a match or substitution to a deletion, and a deletion to an insertion.
         """
         i, j, path, farthest = len(words), len(self._reference), "", 0.0
         slope = j / max(i, 1)

@@ -11,7 +11,7 @@ JOINER = "@@"
 _HIDDEN = "\xad\u061c\u200b\u200e\u200f\u202a-\u202e\u2060\u2066-\u2069\ufeff"
 _INVISIBLE = re.compile(f"[{_HIDDEN}]")
 UNSAFE = re.compile(f"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff{_HIDDEN}]")
-"""What `tidy` removes or replaces by a space."""
+"""Characters that `tidy` removes or replaces by a space."""
 _SPACES = re.compile(" {2,}")
 _JOINED = re.compile("@@(?= |$)")
 _KINDS = {

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, Optional
+from typing import Any, Optional
 
 from pydantic import create_model
 
@@ -32,11 +33,9 @@ def _of_settings(panel: str, **metavars: str | None) -> dict[str, Any]:
     for key, metavar in metavars.items():
         setting = SearchSettings.model_fields[key]
         text = f"{(setting.description or '').rstrip('.')} (search.{key})."
-        values = option(None, metavar, flag(key), panel=panel, help=text)
-        kind: Any = setting.annotation
-        if setting.metadata:  # its bounds
-            kind = Annotated[kind, *setting.metadata]
-        options[key] = Optional[kind], values
+        limits = {name: n for bound in setting.metadata for name, n in asdict(bound).items()}
+        values = option(None, metavar, flag(key), panel=panel, help=text, **limits)
+        options[key] = Optional[setting.annotation], values
     return options
 
 

@@ -37,17 +37,17 @@ def main() -> None:
     args = parser.parse_args()
     sides = ((line.split() for line in files.text_lines(Path(path))) for path in args.texts)
     pairs = list(islice(zip(*sides, strict=True), args.lines))
-    times: tuple[list[float], list[float]] = [], []
+    fast_times, slow_times = list[float](), list[float]()
     for _ in range(args.rounds):
-        fast, plain = edits(pairs, fast_edit_distance()), edits(pairs, nullcontext())
-        assert fast[0] == plain[0], "the edits differ"
-        for of, (_, seconds) in zip(times, (fast, plain), strict=True):
-            of.append(seconds)
-    ratio = statistics.median(slow / own for own, slow in zip(*times, strict=True))
-    own, slow = map(statistics.median, times)
-    print(
-        f"{len(pairs)} lines, equal edits: nmtkit {own:.2f} s, sacreBLEU {slow:.2f} s: {ratio:.1f}x"
-    )
+        fast, seconds = edits(pairs, fast_edit_distance())
+        slow, slow_seconds = edits(pairs, nullcontext())
+        assert fast == slow, "the edits differ"
+        fast_times.append(seconds)
+        slow_times.append(slow_seconds)
+    ratio = statistics.median(b / a for a, b in zip(fast_times, slow_times, strict=True))
+    medians = f"nmtkit {statistics.median(fast_times):.2f} s"
+    medians += f", sacreBLEU {statistics.median(slow_times):.2f} s"
+    print(f"{len(pairs)} lines, equal edits: {medians}: {ratio:.1f}x")
 
 
 if __name__ == "__main__":

@@ -291,6 +291,21 @@ def test_a_corpus_that_cannot_be_prepared_keeps_its_systems_waiting(queue):
     assert "for its corpus: no files" in answer(queue, "--status")
 
 
+def test_a_signal_ends_a_worker_that_waits_after_a_corpus_has_failed(queue):
+    (queue / "list.sh").write_text(ONE_SEED.replace("corpus demo", "corpus nowhere"))
+    stub = queue / "bin" / "nmtkit"
+    stub.write_text(stub.read_text().replace("def prep():", "def prep():\n    sys.exit('no')\n"))
+    with open(queue / "list.sh", "a", encoding="utf-8") as more:
+        more.write("corpus demo tiny\nsystem c\n")
+    with held(queue / "state" / "locks" / "demo.lock"):
+        process = begin(queue)
+        wait_for(lambda: "nowhere cannot be prepared" in (queue / "out").read_text())
+        time.sleep(0.2)
+        process.terminate()
+        assert process.wait(20) == 75
+    assert updates(queue) == []
+
+
 def test_results_of_another_checkout_are_not_trained_again(done):
     new = call(done, "--collect").splitlines()
     assert new == ["demo/a-s1", "demo/a-s2", "demo/b-s1", "demo/b-s2", "demo/rates/a.json"]
