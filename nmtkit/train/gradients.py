@@ -343,8 +343,7 @@ class Gradients:
             if before:
                 before(hidden)
             smoothing = self.settings.label_smoothing
-            loss = losses.backward(self._logits, hidden, batch, smoothing, scale, self._chunk)
-        return torch.stack([loss.smoothed, loss.nll])
+            return losses.backward(self._logits, hidden, batch, smoothing, scale, self._chunk)
 
     def _logits(self, hidden: Tensor) -> Tensor:
         with torch.autocast(**self.autocast):

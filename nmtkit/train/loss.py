@@ -9,7 +9,6 @@ only a chunk of logits and its gradient are alive, however large the batch is.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -30,20 +29,6 @@ PRODUCTS = ("AddmmBackward0", "MmBackward0")
 UNDERFLOW = 1e-30
 
 
-@dataclass(frozen=True)
-class Loss:
-    """Sums over the N target tokens of a batch, 0-dimensional tensors of its device's
-    `widest` type.
-
-    Attributes:
-        smoothed: what training minimises.
-        nll: the negative log-likelihood; the perplexity is its exponential per token.
-    """
-
-    smoothed: Tensor
-    nll: Tensor
-
-
 def chunk_rows(vocabulary: int, device: str) -> int:
     """Return the maximum number of target positions that have logits at once."""
     return max(CHUNK_ROWS, CHUNK_BYTES.get(device, 1 << 28) // 4 // vocabulary)
@@ -56,7 +41,7 @@ def backward(
     smoothing: float,
     scale: float | Tensor,
     chunk: int,
-) -> Loss:
+) -> Tensor:
     """Return the loss of a batch, and add its gradient to the gradient of every parameter.
 
     Args:
@@ -67,7 +52,9 @@ def backward(
         scale: factor of the gradient: 1 / target tokens of the whole update. If it is a tensor, the
             logits of <pad> are computed too, and count nothing: for graphs, which have one shape.
         chunk: maximum number of target positions with logits at once (`chunk_rows`).
-    Returns: sums without the scale.
+    Returns: sums (2) over the target tokens without the scale, in the device's `widest` type: the
+        smoothed loss, which training minimises, and the negative log-likelihood, whose exponential
+        per token is the perplexity.
     """
     if isinstance(scale, Tensor):
         assert batch.tgt_out is not None
@@ -92,7 +79,7 @@ def evaluate(logits_of: Logits, hidden: Tensor, batch: Batch, chunk: int) -> Ten
     real, targets = _real_positions(batch)
     flat = hidden.flatten(0, 1)
     rows = flat if real is None else flat.index_select(0, real)
-    return _chunks(logits_of, rows, targets, 0, None, chunk).nll
+    return _chunks(logits_of, rows, targets, 0, None, chunk)[1]
 
 
 def _real_positions(batch: Batch) -> tuple[Tensor | None, Tensor]:
@@ -114,10 +101,9 @@ def _chunks(
     smoothing: float,
     scale: float | Tensor | None,
     chunk: int,
-) -> Loss:
-    """Return sums over chunks; with a scale, also add gradients to `hidden` and the parameters."""
-    smoothed = torch.zeros((), dtype=widest(hidden.device), device=hidden.device)
-    nll = torch.zeros_like(smoothed)
+) -> Tensor:
+    """Return sums (2) over chunks; with a scale, add gradients to `hidden` and the parameters."""
+    losses = torch.zeros(2, dtype=widest(hidden.device), device=hidden.device)
     # Chunks of equal size, because products of a short last chunk would be slow.
     count = max(1, -(-len(targets) // chunk))
     chunks = zip(hidden.tensor_split(count), targets[:, None].tensor_split(count), strict=True)
@@ -125,12 +111,11 @@ def _chunks(
         with torch.set_grad_enabled(scale is not None):
             logits = logits_of(part)  # (C, D) -> (C, V)
         with torch.no_grad():
-            part_smoothed, part_nll, gradient = _chunk_loss(logits, y, smoothing, scale)
-            smoothed += part_smoothed
-            nll += part_nll
+            of_part, gradient = _chunk_loss(logits, y, smoothing, scale)
+            losses += of_part
         if scale is not None:
             _backward(logits, gradient)
-    return Loss(smoothed, nll)
+    return losses
 
 
 class _Gradient(torch.autograd.Function):
@@ -154,22 +139,20 @@ def _backward(x: Tensor, gradient: Tensor | None) -> None:
 
 def _chunk_loss(
     logits: Tensor, y: Tensor, smoothing: float, scale: float | Tensor | None
-) -> tuple[Tensor, Tensor, Tensor | None]:
+) -> tuple[Tensor, Tensor | None]:
     """Return `chunk_loss`, by a kernel where there is one; it may overwrite the logits."""
     x = logits.detach()
     if scale is None or not gpu.computes_loss(x):
         return chunk_loss(x, y, smoothing, scale)
     if type(logits.grad_fn).__name__ not in PRODUCTS:
         x = x.clone()
-    losses = gpu.loss(x, y, smoothing, scale)
-    smoothed, nll = losses.to(widest(x.device)).sum(0).unbind()
-    return smoothed, nll, x
+    return gpu.loss(x, y, smoothing, scale).to(widest(x.device)).sum(0), x
 
 
 def chunk_loss(
     x: Tensor, y: Tensor, smoothing: float, scale: float | Tensor | None
-) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Return sums of the loss and of the negative log-likelihood, and the gradient times scale.
+) -> tuple[Tensor, Tensor | None]:
+    """Return sums (2) of the loss and of the negative log-likelihood, and the gradient times scale.
 
     x: logits (C, V); y: targets (C, 1). A target <pad> has no loss if the scale is a tensor.
     """
@@ -187,7 +170,8 @@ def chunk_loss(
     nll = smoothed = -at_y.to(widest(x.device)).sum()
     if smoothing:
         smoothed = (1 - smoothing) * nll - smoothing * mean.to(widest(x.device)).sum()
-    return smoothed, nll, None if scale is None else _minus_target(p, x, y, smoothing, scale)
+    losses = torch.stack([smoothed, nll])
+    return losses, None if scale is None else _minus_target(p, x, y, smoothing, scale)
 
 
 def _by_softmax(
