@@ -38,31 +38,21 @@ class Stretch:
 
 
 @dataclass(frozen=True)
-class Validation:
-    """Loss per target token, BLEU of greedy search and its signature; None: not measured."""
-
-    step: int
-    loss: float | None
-    bleu: float | None
-    signature: str | None
-
-
-@dataclass(frozen=True)
 class Curves:
     """One training; losses are cross-entropies per target token without label smoothing.
 
     Attributes:
         train: stretches in order, not overlapping; their losses are with dropout.
-        dev: validations in the order of updates, one for each step.
+        dev: lines about validations in the order of updates, one for each step.
     """
 
     train: list[Stretch] = field(default_factory=list)
-    dev: list[Validation] = field(default_factory=list)
+    dev: list[MetricsLine] = field(default_factory=list)
 
     @property
     def measured(self) -> list[tuple[int, float]]:
         """(updates, dev BLEU) of the validations that measured BLEU."""
-        return [(v.step, v.bleu) for v in self.dev if v.bleu is not None]
+        return [(v.step, v.dev_bleu) for v in self.dev if v.dev_bleu is not None]
 
     @property
     def last(self) -> int:
@@ -142,10 +132,10 @@ def read(path: Path) -> Curves:
     Raises: DataError for a damaged line.
     """
     train: list[Stretch] = []
-    dev: dict[int, Validation] = {}
+    dev: dict[int, MetricsLine] = {}
     for line in load_lines(MetricsLine, path) if path.is_file() else ():
         if line.kind == "dev":
-            dev[line.step] = Validation(line.step, line.dev_loss, line.dev_bleu, line.signature)
+            dev[line.step] = line
         else:
             train = _with_line(train, line)
     return Curves(train, list(dev.values()))
@@ -183,7 +173,7 @@ def _drawn(
     lines = []
     for name, training in curves.items():
         train = [] if bleu else [(s.end, s.loss) for s in training.train]
-        dev = training.measured if bleu else [(v.step, v.loss) for v in training.dev]
+        dev = training.measured if bleu else [(v.step, v.dev_loss) for v in training.dev]
         for points, faint in ((train, True), (dev, False)):
             places = [(training.at(step, axis), value) for step, value in points]
             if known := [(x, y) for x, y in places if x is not None and y is not None]:

@@ -83,7 +83,7 @@ class Convergence(Analysis[ConvergenceOptions, Trainings]):
         dev_bleu = {
             name: {
                 "signatures": [
-                    *dict.fromkeys(v.signature for v in curve.dev if v.bleu is not None)
+                    *dict.fromkeys(v.signature for v in curve.dev if v.dev_bleu is not None)
                 ],
                 "dev_sentences": settings[name].get("dev_sentences", 0) or "all",
             }
@@ -185,9 +185,17 @@ def level_rows(result: Trainings, level: float) -> Rows:
 def best_rows(result: Trainings, name: str) -> Rows:
     """Return the row of the best validation, by BLEU or else by loss; [] without any."""
     curves = result.curves[name]
-    ranked = sorted(curves.dev, key=lambda v: (-(v.bleu or 0), v.loss or math.inf))
+    ranked = sorted(curves.dev, key=lambda v: (-(v.dev_bleu or 0), v.dev_loss or math.inf))
     return [
-        ["best", best.bleu, name, *curves.place(best.step), None, best.loss, "best validation"]
+        [
+            "best",
+            best.dev_bleu,
+            name,
+            *curves.place(best.step),
+            None,
+            best.dev_loss,
+            "best validation",
+        ]
         for best in ranked[:1]
     ]
 
@@ -237,5 +245,5 @@ def curves_csv(curves: Mapping[str, Curves]) -> str:
     rows = []
     for name, curve in curves.items():
         rows += [[name, "train", *curve.place(s.end), s.loss, None] for s in curve.train]
-        rows += [[name, "dev", *curve.place(v.step), v.loss, v.bleu] for v in curve.dev]
+        rows += [[name, "dev", *curve.place(v.step), v.dev_loss, v.dev_bleu] for v in curve.dev]
     return csv_text([["system", "kind", *AXES, "loss", "bleu"], *rows])
