@@ -62,20 +62,6 @@ class Searched:
         return sum(self.equal) / len(self.equal)
 
 
-@dataclass(frozen=True)
-class Checked:
-    """The results of both engines for the same lines.
-
-    Attributes:
-        engine: the engine's name and number type.
-        searches: greedy search, and the system's beam search.
-    """
-
-    engine: str
-    lines: list[str]
-    searches: list[Searched]
-
-
 def check(group: SystemGroup, engine: Engine, folder: Path, count: int, percent: float) -> None:
     """Translate lines with nmtkit and with an engine, and print how the translations differ.
 
@@ -90,9 +76,10 @@ def check(group: SystemGroup, engine: Engine, folder: Path, count: int, percent:
     """
     side = TextSide.load(group.run.prep, "src")
     name, lines = comparable_lines(group.run, count, group.settings.max_source, side)
-    checked = compare(group, engine.load(folder), lines)
-    show(checked, f"{len(lines)} lines of {name}, no length penalty")
-    for searched in checked.searches[: None if engine.same_search else 1]:
+    loaded = engine.load(folder)
+    searches = compare(group, loaded, lines)
+    show(searches, loaded.label, lines, f"{len(lines)} lines of {name}, no length penalty")
+    for searched in searches[: None if engine.same_search else 1]:
         if searched.share < percent / 100:
             equal = f"only {sum(searched.equal)} of {len(lines)} translations are equal"
             lower = "lower --at-least: rounded weights (--quantization) change some translations"
@@ -122,7 +109,7 @@ def comparable_lines(run: Run, count: int, longest: int, side: TextSide) -> tupl
     raise run.no_test_set("leave --check out")
 
 
-def compare(group: SystemGroup, loaded: Loaded, lines: list[str]) -> Checked:
+def compare(group: SystemGroup, loaded: Loaded, lines: list[str]) -> list[Searched]:
     """Translate lines with a system and with its exported folder, each on one core: with greedy
     search, and with the system's beam search.
 
@@ -135,11 +122,10 @@ def compare(group: SystemGroup, loaded: Loaded, lines: list[str]) -> Checked:
     sources = [side.encode(line) for line in lines]
     limit = max(length_limit(len(subwords) + 1, search) for subwords in sources)
     with workers.one_thread(torch.device("cpu")):
-        searches = [
+        return [
             _searched(_translator(group, beam, limit), loaded, lines, sources)
             for beam in sorted({1, search.beam})
         ]
-    return Checked(loaded.label, lines, searches)
 
 
 def _searched(
@@ -148,7 +134,7 @@ def _searched(
     """Return the translations of lines, whose subwords are `sources`, by both engines."""
     search = translator.settings
     rows = sentences_at_once(search, translator.device, len(lines))
-    ours, seconds = _timed(lambda part: list(translator.translate(part)), lines)
+    ours, seconds = _timed(translator.translate_window, lines)
     theirs, their_seconds = _timed(
         lambda part: loaded.translate(part, search.beam, search.max_length_b, rows),
         sources,
@@ -180,20 +166,25 @@ def _timed(work: Callable[[list[Any]], list[Any]], lines: list[Any]) -> tuple[li
     return result, time.process_time() - start
 
 
-def show(checked: Checked, of: str) -> None:
-    """Print the comparison on stdout; `of` is the title, which describes the lines."""
-    count = len(checked.lines)
-    titles = ("beam", "equal translations", "nmtkit", checked.engine)
-    columns = [Column(title, title) for title in titles]
+def show(searches: list[Searched], engine: str, lines: list[str], title: str) -> None:
+    """Print the comparison on stdout.
+
+    Args:
+        engine: its name and number type.
+        title: describes the lines.
+    """
+    count = len(lines)
+    titles = ("beam", "equal translations", "nmtkit", engine)
+    columns = [Column(name, name) for name in titles]
     rows = []
-    for searched in checked.searches:
+    for searched in searches:
         speeds = [f"{count / max(1e-9, seconds):,.1f}/s" for seconds in searched.seconds]
         equal = f"{sum(searched.equal)} of {count} ({searched.share:.1%})"
         rows.append([str(searched.beam), equal, *speeds])
-    Table("speed", of, columns, rows, ["/s: sentences per second on one core"]).print()
-    for searched in checked.searches:
+    Table("speed", title, columns, rows, ["/s: sentences per second on one core"]).print()
+    for searched in searches:
         for number in [i for i, same in enumerate(searched.equal) if not same][:SHOWN]:
             console.put(
-                f"{number + 1} (beam {searched.beam}): {checked.lines[number]}\n"
+                f"{number + 1} (beam {searched.beam}): {lines[number]}\n"
                 f"  nmtkit  {searched.ours[number]}\n  engine  {searched.theirs[number]}"
             )

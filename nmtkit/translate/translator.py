@@ -26,7 +26,7 @@ from nmtkit.translate.hypotheses import Hypothesis, NBest
 from nmtkit.translate.over_long import cut
 from nmtkit.translate.prefix import Demand
 from nmtkit.translate.searcher import MANY_LINES, Searcher
-from nmtkit.translate.windows import Boundaries, windowed, windows_for
+from nmtkit.translate.windows import Boundaries, windows_for
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -155,11 +155,6 @@ class Translator(Searcher):
             self._readers = None
             gc.set_threshold(*before)
 
-    def translate(self, lines: Iterable[str]) -> Iterator[Translation]:
-        """Translate lines, in their order, a window at a time."""
-        windows = map(Window, windowed(lines))
-        return itertools.chain.from_iterable(self.translate_windows(windows))
-
     def windows(
         self,
         texts: Iterable[list[str]],
@@ -230,7 +225,7 @@ class Translator(Searcher):
         begins = [self.tgt_side.encode(d.prefix) if d.prefix.strip() else [] for d in asked]
         demanded = list(map(self._demands, asked, begins, ids, lines))
         fitting = self._fitting(spans, ids)
-        translated = self._translated(ids, fitting, documents, self.done, demanded)
+        translated = self._translated(ids, fitting, documents, demanded)
         subwords = list(map(self._subwords, translated, begins))
         texts = self._mapped(Translator._text, list(itertools.chain(*subwords)))
         return (self._join(*of_line, texts) for of_line in zip(translated, subwords, strict=True))

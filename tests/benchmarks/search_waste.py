@@ -35,8 +35,7 @@ def counted(translates: Translator, lines: list[str]) -> tuple[int, int]:
         return step(self, last, pick)
 
     steps.Decoders.step = watched  # type: ignore[method-assign]
-    for _ in translates.translate(lines):
-        pass
+    translates.translate_window(lines)
     steps.Decoders.step = step  # type: ignore[method-assign]
     return len(rows), sum(rows)
 

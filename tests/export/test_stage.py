@@ -8,7 +8,7 @@ import shutil
 import sys
 from itertools import count
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from nmtkit.cli import app
 from nmtkit.errors import ConfigError, EnvironmentProblem
 from nmtkit.export import check, folder, stage
-from nmtkit.export.check import Checked, Searched
+from nmtkit.export.check import Searched
 from nmtkit.export.to_ctranslate2 import CTranslate2
 from nmtkit.run import Run
 from nmtkit.text.side import TextSide
@@ -65,7 +65,7 @@ def without_package(monkeypatch):
 
     monkeypatch.setitem(sys.modules, "ctranslate2", ModuleType("ctranslate2"))
     monkeypatch.setattr(CTranslate2, "save", save)
-    monkeypatch.setattr(CTranslate2, "load", lambda self, folder: None)
+    monkeypatch.setattr(CTranslate2, "load", lambda self, folder: SimpleNamespace(label="fast"))
     return saved
 
 
@@ -287,13 +287,12 @@ def test_a_folder_of_another_engine_is_replaced_by_force_alone(copy, without_pac
 def test_too_few_equal_translations_end_with_1(copy, without_package, monkeypatch):
     greedy = Searched(1, ["a", "b", "c"], ["a", "b", "c"], [True] * 3, (1.0, 0.1))
     beam = Searched(3, ["A", "B", "C"], ["A", "X", "C"], [True, False, True], (2.0, 0.5))
-    found = Checked("CTranslate2, float32", ["a", "b", "c"], [greedy, beam])
-    asked = []
+    found, asked = [greedy, beam], []
     monkeypatch.setattr(check, "compare", lambda group, out, lines: (asked.append(lines), found)[1])
     result = command(copy, "post --check --lines 3")
     assert result.exit_code == 1
     assert "only 2 of 3 translations are equal, less than 95% (beam 3)" in result.stderr
-    assert "2 (beam 3): b\n  nmtkit  B\n  engine  X" in result.stdout
+    assert f"2 (beam 3): {asked[0][1]}\n  nmtkit  B\n  engine  X" in result.stdout
     rows = [" ".join(line.split()) for line in result.stdout.splitlines()]
     assert "1 3 of 3 (100.0%) 3.0/s 30.0/s" in rows and "3 2 of 3 (66.7%) 1.5/s 6.0/s" in rows
     for lower in ("--at-least 60", "--quantization int8"):

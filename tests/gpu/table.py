@@ -188,9 +188,9 @@ class Bench:
         endless = [Endless(model).eval() for model in models]
         translator = Translator(endless, *sides, *vocabularies, group.settings, device)
         lines = [" ".join(line) for line in self.sources(corpus)]
-        row = self.timed(corpus, lambda: list(translator.translate(lines)))
+        row = self.timed(corpus, lambda: translator.translate_window(lines))
         if ON_GPU:
-            row["waits"] = waits_a_step(lambda: list(translator.translate(lines)))
+            row["waits"] = waits_a_step(lambda: translator.translate_window(lines))
         return row
 
     def length(self, corpus: Corpus) -> int:

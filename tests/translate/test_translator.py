@@ -84,8 +84,8 @@ def lines(count, seed=0):
 
 def test_each_line_is_where_it_was():
     text = lines(37)
-    together = [t.text for t in make().translate(text)]
-    assert together == [next(iter(make().translate([line]))).text for line in text]
+    together = [t.text for t in make().translate_window(text)]
+    assert together == [make().translate_window([line])[0].text for line in text]
     assert len(set(together)) > 10
 
 
@@ -94,22 +94,22 @@ def test_blank_lines_stay_blank_and_never_meet_the_model():
     model.__class__ = Watched
     model.lengths = []
     translator = make(model)
-    out = [t.text for t in translator.translate(["a b", "", "   ", "\u00a0\u2003", "c"])]
+    out = [t.text for t in translator.translate_window(["a b", "", "   ", "\u00a0\u2003", "c"])]
     assert [bool(text) for text in out] == [True, False, False, False, True]
     assert sorted(model.lengths) == [2, 3]
     assert translator.counts["empty"] == 3
-    assert [t.text for t in make().translate(["", " "])] == ["", ""]
-    assert list(make().translate([])) == []
+    assert [t.text for t in make().translate_window(["", " "])] == ["", ""]
+    assert make().translate_window([]) == []
 
 
 def test_over_long_lines_are_translated_in_pieces_and_counted():
     translator = make(max_source=4, max_length_a=0, max_length_b=3)
-    whole, short = translator.translate(["a b . c d e f g , h i j", "a b"])
-    parts = [t.text for t in translator.translate(["a b .", "c d e f", "g ,", "h i j"])]
+    whole, short = translator.translate_window(["a b . c d e f g , h i j", "a b"])
+    parts = [t.text for t in translator.translate_window(["a b .", "c d e f", "g ,", "h i j"])]
     assert whole.text == " ".join(part for part in parts if part)
     assert translator.counts["over_long"] == 1
     assert translator.counts["pieces"] == 4
-    assert short == next(iter(translator.translate(["a b"])))
+    assert short == translator.translate_window(["a b"])[0]
 
 
 class BpeWords(Spaces):
@@ -123,13 +123,13 @@ def test_a_word_that_is_cut_at_the_end_of_a_piece_does_not_join_the_next_piece()
     options = {"beam": 1, "max_source": 2, "max_length_a": 0, "max_length_b": 2}
     translator = make(Table([0.0] * 4 + [9.0]), **options)
     translator.tgt_side, translator.tgt_vocab = BpeWords(), Vocabulary([*SPECIALS, "a@@"])
-    (found,) = translator.translate(["a b c"])
+    (found,) = translator.translate_window(["a b c"])
     assert found.subwords == ["a@@", "a", "a@@", "a@@"] and found.text == "aa aa"
 
 
 def test_nbest_and_unfinished_are_reported():
     translator = make(recurrent(1, len(VOCABULARY), eos_bias=-9.0), nbest=3)
-    (found,) = translator.translate(["a b c"])
+    (found,) = translator.translate_window(["a b c"])
     assert len(found.candidates) == 3
     assert found.candidates[0].score >= found.candidates[1].score >= found.candidates[2].score
     assert not found.candidates[0].finished
@@ -142,7 +142,7 @@ def test_output_is_the_same_to_the_bit_for_any_number_of_workers(jobs):
     model = recurrent(9, len(VOCABULARY), sharpness=5).float()
     alone, together = make(model), make(model, jobs=jobs)
     with workers.one_thread(torch.device("cpu")):
-        assert list(alone.translate(text)) == list(together.translate(text))
+        assert alone.translate_window(text) == together.translate_window(text)
     assert alone.counts == together.counts
 
 
@@ -173,21 +173,21 @@ def test_workers_read_many_lines(options, monkeypatch):
         translator.src_side = translator.tgt_side = CountingSpaces()
     before = set(multiprocessing.active_children())
     with together.reading(2):
-        assert list(alone.translate(text)) == list(together.translate(text))
+        assert alone.translate_window(text) == together.translate_window(text)
         assert alone.counts == together.counts and alone.counts["unknown"] == 0
         assert alone.src_side.calls >= 80 and together.src_side.calls == 0
-        list(together.translate(text[:9]))
+        together.translate_window(text[:9])
         assert 0 < together.src_side.calls < 40
         children = set(multiprocessing.active_children()) - before
         assert len(children) == 2
         for child in children:
             child.kill()
         with pytest.raises(EnvironmentProblem, match="a worker process was killed"):
-            list(together.translate(text))
+            together.translate_window(text)
     assert set(multiprocessing.active_children()) <= before
-    assert list(together.translate(text)) == list(alone.translate(text))
+    assert together.translate_window(text) == alone.translate_window(text)
     with together.reading(1):
-        list(together.translate(text))
+        together.translate_window(text)
         assert set(multiprocessing.active_children()) <= before
 
 
@@ -195,7 +195,6 @@ def test_workers_read_many_lines(options, monkeypatch):
 def test_workers_read_and_write_during_a_search(monkeypatch):
     """During a search workers read the next window, and write the translations of the last one."""
     monkeypatch.setattr(translator_module, "MANY_LINES", 2)
-    monkeypatch.setattr(translator_module, "windowed", functools.partial(windowed, size=5))
     events: list[str] = []
     begin, search = Workers.begin, Translator._searched
 
@@ -212,7 +211,8 @@ def test_workers_read_and_write_during_a_search(monkeypatch):
     translator, text = make(), lines(14, seed=4)
     text[3] = ""
     with translator.reading(2):
-        found = list(translator.translate(text))
+        windows = map(Window, windowed(text, 5))
+        found = list(itertools.chain.from_iterable(translator.translate_windows(windows)))
         assert " ".join(events) == "read read search write read search write search write"
         events.clear()
         windows, expected = map(Window, windowed(text, 5)), iter(found)
@@ -220,7 +220,7 @@ def test_workers_read_and_write_during_a_search(monkeypatch):
             assert events == ["read", "search", "write"]
             assert of_window == list(itertools.islice(expected, len(of_window)))
             events.clear()
-    assert found == list(make().translate(text))
+    assert found == make().translate_window(text)
 
 
 @pytest.mark.parametrize(
@@ -242,7 +242,7 @@ def test_the_last_sentences_of_the_batches_are_searched_together(options, monkey
         translator = make(model, batch_size=16, max_length_b=30, **options)
         progress.append([])
         translator.done = progress[-1].append
-        translations = list(translator.translate(text))
+        translations = translator.translate_window(text)
         scores = [h.score for translation in translations for h in translation.candidates]
         batches.append((len(model.lengths), scores, texts(translations), translator.counts))
     (alone, wanted, *texts_alone), (together, found, *texts_together) = batches
@@ -299,10 +299,10 @@ def test_sources_get_few_lengths_where_steps_are_replayed(replayed, monkeypatch)
     monkeypatch.setattr(
         searcher, "source_batch", lambda *a: widths.append(of(*a).src.shape[1]) or of(*a)
     )
-    found = texts(make().translate(lines(40)))
+    found = texts(make().translate_window(lines(40)))
     assert all(width % 8 == 0 for width in widths) == replayed
     monkeypatch.setattr(searcher, "graphs_fit", lambda device: False)
-    assert found == texts(make().translate(lines(40)))
+    assert found == texts(make().translate_window(lines(40)))
 
 
 def test_long_sentences_come_in_smaller_batches():

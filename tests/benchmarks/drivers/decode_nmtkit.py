@@ -70,7 +70,7 @@ def main():
         translator = Translator([model], side, side, *vocabularies, chosen, "cpu", s["jobs"])
         alone = s["jobs"] > 1 or s["threads"] == 1
         with workers.one_thread(torch.device("cpu")) if alone else contextlib.nullcontext():
-            return list(translator.translate(lines))
+            return translator.translate_window(lines)
 
     rounds.serve(
         translate,
