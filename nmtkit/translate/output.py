@@ -59,7 +59,6 @@ def print_translations(
         boundaries: where documents start.
         demands: what is asked of each line; None = nothing.
     """
-    start = time.monotonic()
     number = 0
     marked = False
 
@@ -75,7 +74,7 @@ def print_translations(
     texts, again = itertools.tee(texts)
     lines = itertools.chain.from_iterable(again)
     windows = scorer.windows(texts, boundaries, demands)
-    with _progress(group, source) as scorer.done:
+    with _progress(scorer, group, source):
         # A program that writes to stdin may wait for translations before it writes more.
         for translations in scorer.translate_windows(windows, ahead=source != "-"):
             for translation, line in zip(translations, lines, strict=False):
@@ -83,9 +82,8 @@ def print_translations(
                 marked = marked or is_marker(line)
                 sys.stdout.write(shown(printed(line, translation)))
             sys.stdout.flush()
-    if number and boundaries.mark and marked != (boundaries.mark == MARKER):
-        console.warn(WRONG_MARK[boundaries.mark])
-    console.say(summary(scorer.counts, time.monotonic() - start))
+        if number and boundaries.mark and marked != (boundaries.mark == MARKER):
+            console.warn(WRONG_MARK[boundaries.mark])
 
 
 def print_forced(
@@ -101,19 +99,17 @@ def print_forced(
     Args:
         spans: of the lines of the source, if they are known.
     """
-    start = time.monotonic()
     targets = files.text_lines(target)
     number = 0
     windows = scorer.windows(file_windows(source), boundaries, spans=spans)
-    with _progress(group, source) as scorer.done:
+    with _progress(scorer, group, source):
         for lines, known, documents, _ in windows:
             references = boundaries.sentences(list(itertools.islice(targets, len(lines))))
             for line in scorer.force(lines, references, documents, known):
                 number += 1
                 record = {"line": number, "log_prob": line.log_prob, **asdict(line)}
                 sys.stdout.write(console.visible(json.dumps(record, ensure_ascii=False)) + "\n")
-    sys.stdout.flush()
-    console.say(summary(scorer.counts, time.monotonic() - start))
+        sys.stdout.flush()
 
 
 def checked_boundaries(
@@ -158,13 +154,18 @@ def _warn_of_marks(source: Path) -> None:
         )
 
 
-def _progress(
-    group: SystemGroup, source: str
-) -> contextlib.AbstractContextManager[console.Advance]:
-    """Return the progress bar of a file; without one where it would mix with the translations."""
+@contextlib.contextmanager
+def _progress(scorer: Scorer, group: SystemGroup, source: str) -> Iterator[None]:
+    """Show how far a file is, except where a bar would mix with the translations; at the end print
+    the counts and the speed.
+    """
+    start = time.monotonic()
     if source == "-" or sys.stdout.isatty():
-        return contextlib.nullcontext(lambda amount: None)
-    return console.progress(group.name, files.count_lines(Path(source)))
+        yield
+    else:
+        with console.progress(group.name, files.count_lines(Path(source))) as scorer.done:
+            yield
+    console.say(summary(scorer.counts, time.monotonic() - start))
 
 
 def nbest_line(number: int, translation: Translation) -> str:

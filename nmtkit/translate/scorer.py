@@ -134,7 +134,7 @@ class Scorer(Translator):
         if not all(targets):
             pieces = [[head] if head else [] for head in heads]
             no_spans: list[Sequence[int]] = [()] * len(heads)
-            translated = self._translated(pieces, no_spans, documents, lambda amount: None)
+            translated = self._translated(pieces, no_spans, documents, counted=False)
         return [
             (tuple(head), tuple(of_line[0]) if of_line else best_ids(hypotheses))
             for head, of_line, hypotheses in zip(heads, targets, translated, strict=True)
@@ -166,7 +166,7 @@ class Scorer(Translator):
             for batch in batches
             for line in batch
         }
-        scores = self._by_batch(self._score, items, batches, self.done)
+        scores = self._by_batch(self._score, items, batches)
         return [scores.get(line, []) for line in range(len(src))]
 
     def _score(self, lines: list[Given]) -> list[list[list[float]]]:

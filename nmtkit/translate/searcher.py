@@ -142,8 +142,8 @@ class Searcher(ABC):
         ids: list[list[list[int]]],
         spans: Sequence[Sequence[int]],
         documents: Documents | None,
-        done: console.Advance,
         demands: list[list[Demand]] | None = None,
+        counted: bool = True,
     ) -> list[list[NBest]]:
         """Translate each piece of each line: all lines at once or, if translations are read as
         context, each line after those before it.
@@ -152,8 +152,8 @@ class Searcher(ABC):
             ids: of each line the ids of its pieces.
             spans: of each line, empty if they are not known.
             documents: of the lines.
-            done: called with the number of lines of each batch.
             demands: of each piece of each line.
+            counted: the lines are lines `done`.
         Returns: of each line, of each piece, the n best translations.
         """
         documents = readable(documents, ids)
@@ -162,7 +162,7 @@ class Searcher(ABC):
             rounds = list(documents.rounds(range(len(ids))))
         heads: list[Read] = [(tuple(pieces[0]) if pieces else (), ()) for pieces in ids]
         hypotheses: list[list[NBest]] = [[] for _ in ids]
-        share = len(ids) / max(1, sum(map(len, ids)))
+        share = counted * len(ids) / max(1, sum(map(len, ids)))
         for lines in rounds:
             pieces: list[Piece] = []
             for line in lines:
@@ -170,7 +170,7 @@ class Searcher(ABC):
                 for number, of_piece in enumerate(ids[line]):
                     demand = demands[line][number] if demands else Demand((line, number))
                     pieces.append(Piece(line, of_piece, spans[line], context, demand))
-            results = self._searched(pieces, done, share)
+            results = self._searched(pieces, share)
             if self.settings.mbr and self.utility is not None:
                 results = self._of_utility(self.utility, pieces, results)
             for number, piece in enumerate(pieces):
@@ -180,9 +180,7 @@ class Searcher(ABC):
                     heads[line] = (heads[line][0], best_ids(hypotheses[line]))
         return hypotheses
 
-    def _searched(
-        self, pieces: list[Piece], done: console.Advance, share: float
-    ) -> dict[int, NBest]:
+    def _searched(self, pieces: list[Piece], share: float) -> dict[int, NBest]:
         """Search all pieces. The few sentences of a batch that go on when all others have ended are
         searched again, together with those of the other batches: a step of few sentences takes
         nearly as long as one of many.
@@ -196,7 +194,7 @@ class Searcher(ABC):
                 for batch in self._batches([len(piece.ids) for piece in waiting.values()])
             ]
             work = partial(self._search, leaves=len(batches) >= ENOUGH)
-            found = self._by_batch(work, waiting, batches, done, share)
+            found = self._by_batch(work, waiting, batches, share)
             results |= {number: hypotheses for number, hypotheses in found.items() if hypotheses}
             waiting = {n: piece for n, piece in waiting.items() if n not in results}
         return results
@@ -206,7 +204,6 @@ class Searcher(ABC):
         function: Callable[[list[Item]], list[Result]],
         items: Mapping[int, Item],
         batches: Sequence[Sequence[int]],
-        done: console.Advance,
         share: float = 1,
     ) -> dict[int, Result]:
         """Apply a function to the items of each batch, on the workers.
@@ -215,7 +212,6 @@ class Searcher(ABC):
             function: returns a result for each item of a batch.
             items: by number.
             batches: numbers of items.
-            done: called with the number of lines of each batch that is finished.
             share: lines of an item.
         Returns: the results by the numbers of the items.
         """
@@ -223,7 +219,7 @@ class Searcher(ABC):
         results: dict[int, Result] = {}
         for batch, of_batch in zip(batches, workers.mapped(function, work, self.jobs), strict=True):
             results.update(zip(batch, of_batch, strict=True))
-            done(sum(map(bool, of_batch)) * share)
+            self.done(sum(map(bool, of_batch)) * share)
         return results
 
     def _context(self, line: int, heads: list[Read], documents: Documents | None) -> list[Read]:
