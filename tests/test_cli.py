@@ -20,8 +20,7 @@ from typer.testing import CliRunner
 
 from nmtkit import __version__, errors, load
 from nmtkit.cli import app
-from nmtkit.cli.command import Command
-from nmtkit.cli.ineffective import table
+from nmtkit.cli.command import Command, without_effect
 from nmtkit.errors import DataError
 from nmtkit.files import cache_folder
 from nmtkit.settings import STAGES, TrainSettings, build, load_config, load_preset
@@ -413,7 +412,7 @@ def test_every_case_of_the_table_is_tried():
     }
     assert tried == {
         (name, option)
-        for name, cases in [*table().items(), ("settings", [{"options": ["--variant"]}])]
+        for name, cases in [*without_effect().items(), ("settings", [{"options": ["--variant"]}])]
         for case in cases
         for option in case["options"]
     }

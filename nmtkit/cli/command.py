@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import tomllib
 import typing
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -14,7 +15,6 @@ from pydantic.fields import FieldInfo
 from typer.core import TyperCommand
 
 from nmtkit import console, environment, files, trust
-from nmtkit.cli.ineffective import refuse_ineffective
 from nmtkit.cli.program import Help, app, set_debug
 from nmtkit.errors import ConfigError
 from nmtkit.options import GENERAL, Options, flag, option
@@ -45,7 +45,7 @@ class Command(Help, TyperCommand):
             _check_utf8(parameter, ctx.params.get(parameter.name))
         console.set_quiet(ctx.params["quiet"])
         set_debug(ctx.params["debug"])
-        refuse_ineffective(ctx)
+        refuse_without_effect(ctx)
         trust.allow(ctx.params.get("allow_code") or (), remember=True)
         return super().invoke(ctx)
 
@@ -69,6 +69,42 @@ def _check_utf8(parameter: Any, value: Any) -> None:
             where = name if name.startswith("-") else parameter.metavar
             hint = "rename it, or make a symbolic link whose name is UTF-8"
             raise ConfigError(f"not UTF-8: {text}", where=where, hint=hint)
+
+
+def without_effect() -> dict[str, list[dict[str, Any]]]:
+    """Return which options of each command have no effect beside other options (ineffective.toml).
+    Two kinds are refused elsewhere: options that depend on the data set (prep), and options of
+    another analysis.
+
+    Returns: the cases of each command. A case has `why`, `options`, `hint` and a condition: `given`
+        (one of these parameters, or of these settings with their value, is typed) or `missing`
+        (none of these parameters is typed).
+    """
+    return tomllib.loads(Path(__file__).with_name("ineffective.toml").read_text("utf-8"))
+
+
+def refuse_without_effect(ctx: Any) -> None:
+    """Refuse the options of a command that have no effect, instead of ignoring them.
+
+    Args:
+        ctx: the command with its parsed parameters.
+    Raises: ConfigError naming the first option without effect.
+    """
+    # Only options on the command line; options from environment variables are not refused.
+    typed = {
+        parameter.name: max(parameter.opts, key=len)
+        for parameter in ctx.command.params
+        if (source := ctx.get_parameter_source(parameter.name)) and source.name == "COMMANDLINE"
+    }
+    settings = [f"--set {text}" for text in ctx.params.get("assignments") or ()]
+    options = {*typed.values(), *(text.partition("=")[0].strip() for text in settings)}
+    for case in without_effect().get(ctx.info_name, []):
+        is_typed = not {*typed, *settings}.isdisjoint(case.get("given") or case["missing"])
+        if is_typed == ("given" in case):
+            for name in case["options"]:
+                if name in options:
+                    message = f"{case['why']}: {name} has no effect"
+                    raise ConfigError(message, where=name, hint=case["hint"])
 
 
 def command(

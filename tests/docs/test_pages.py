@@ -8,7 +8,7 @@ from typer.main import get_command
 from nmtkit import settings
 from nmtkit.analyze import ANALYSES
 from nmtkit.cli import app
-from nmtkit.cli.ineffective import refuse_ineffective
+from nmtkit.cli.command import refuse_without_effect
 from nmtkit.models.variants import VARIANTS, load_variant
 from tests.docs.pages import PAGES, ROOT, anchors, calls, links, sessions, text_of
 
@@ -45,7 +45,7 @@ def test_commands_are_understood(page):
         if name == "analyze" and arguments and arguments[0] != PLACEHOLDER:
             name, command, arguments = command.resolve_command(None, arguments)
         context = command.make_context(name, arguments)
-        refuse_ineffective(context)
+        refuse_without_effect(context)
         values = context.params
         for assignment in {*(values.get("assignments") or [])} - DELIBERATE:
             check_setting(assignment, page)
