@@ -33,7 +33,7 @@ from nmtkit.train.optimizer import learning_rate, optimizer_tensors
 from nmtkit.train.ranks import Ranks
 from nmtkit.train.reporting import Reporter
 from nmtkit.train.state import TrainState, Window
-from nmtkit.train.stop import Abandoned, Stop, reason_to_end, seconds_left
+from nmtkit.train.stop import Abandoned, Stop, reason_to_end
 from nmtkit.train.updates import Updates
 from nmtkit.train.validation import Validator, batch_loss
 
@@ -102,8 +102,8 @@ class Trainer:
         self.descent = Descent(self.gradients)
         self.ahead = Ahead(self.updates, self.gradients)
         self.stop = Stop()
-        # When the count of `state.seconds` begins, when it was read, and what is not counted yet.
-        self._since = self._read_at = self._uncounted = 0.0
+        # The time of all updates, and when the one at hand began.
+        self._seconds, self._begin = state.seconds, 0.0
         # The step and the validation of the last checkpoint. There is nothing new to save yet.
         self.saved = state.step, state.validated
         self.writer = saving.Writer()
@@ -112,8 +112,6 @@ class Trainer:
         # The updates since the last `read`, and the last update that was read.
         self._unread: list[Update] = []
         self._last_read: Update | None = None
-        # The stretch of the last line of the log.
-        self._logged: Window | None = None
 
     def run(self) -> None:
         """Train until there is a reason to end, then save everything.
@@ -172,8 +170,7 @@ class Trainer:
 
     def _note(self) -> list[float]:
         """Return what a rank tells the others in an update: its signal, and its clock."""
-        self._read_at = time.monotonic()
-        return [self.stop.signal, self.state.seconds + self._read_at - self._since]
+        return [self.stop.signal, self._seconds + time.monotonic() - self._begin]
 
     # An update
 
@@ -185,21 +182,19 @@ class Trainer:
             self.reporter.detail(describe_overflows(self.descent.scaler, state, before))
         if state.step % self.settings.log_every == 0:
             self._log()
-        window = self._logged
-        left = seconds_left(state, self.settings, window) if window else 0.0
-        self.reporter.move_bar(state.step, window, left)
+        self.reporter.move_bar(state)
 
     def make_update(self) -> None:
         """Make one update without a report."""
         start, cpu = time.monotonic(), time.process_time()
-        self._since, self._uncounted = start - self._uncounted, 0.0
-        state = self.state
+        self._begin, state = start, self.state
         update = self.ahead.next()
         state.step += 1
         state.epoch, state.window, state.index = update.place
         rate = learning_rate(self.settings, self.model.width, state.step, state.plateau)
         self._descend(update, rate)
-        # All ranks take over the clock of rank 0, so that they make the same decisions.
+        # All ranks take over the clock of rank 0, so that they make the same decisions. It was read
+        # when the gradients were summed.
         state.seconds = self.gradients.notes[0][1]
         self._add_time(start, cpu)
 
@@ -229,9 +224,9 @@ class Trainer:
 
     def _add_time(self, start: float, cpu: float) -> None:
         """Count the time since `start`, and the processor's since `cpu`."""
-        end = time.monotonic()
-        self._uncounted += end - max(start, self._read_at)
-        self.state.log.seconds += end - start
+        seconds = time.monotonic() - start
+        self._seconds += seconds
+        self.state.log.seconds += seconds
         self.state.log.cpu += time.process_time() - cpu
 
     def _count(self, update: Update, smoothed: float, nll: float, norm: float) -> None:
@@ -249,14 +244,11 @@ class Trainer:
         made this report.
         """
         self.read()
-        state, s = self.state, self.settings
-        left = None if at_the_end else seconds_left(state, s, state.log)
         last = self._last_read
         assert last is not None
-        passes, rate = last.prepared.passes, last.rate
-        self.reporter.progress(state.step, s.max_steps, passes, state.log, rate, left)
+        self.reporter.progress(self.state, last.prepared.passes, last.rate, at_the_end)
         if not at_the_end:
-            self._logged, state.log = state.log, Window()
+            self.state.log = Window()
 
     def probe(self) -> None:
         """Compute the largest batch of the window, or of joined batches the update with the largest

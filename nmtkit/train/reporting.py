@@ -22,7 +22,8 @@ from nmtkit.run import System
 from nmtkit.settings import TrainSettings
 from nmtkit.train.loggers import Logger, Samples, make_logger
 from nmtkit.train.ranks import Ranks
-from nmtkit.train.state import Window
+from nmtkit.train.state import TrainState, Window
+from nmtkit.train.stop import seconds_left
 
 
 class Reporter:
@@ -36,7 +37,8 @@ class Reporter:
     """
 
     def __init__(self, system: System, step: int, ranks: Ranks, settings: TrainSettings) -> None:
-        self._system, self._ranks = system, ranks
+        self._system, self._ranks, self._settings = system, ranks, settings
+        self._logged = Window()  # the stretch of the last line of the log
         paths = [system.path / "train.log", system.metrics]
         self._logger = Logger()
         if self._ranks.first:
@@ -104,42 +106,36 @@ class Reporter:
                 self.detail(f"  {label:11} {text}")
 
     def progress(
-        self,
-        step: int,
-        last_step: int,
-        epoch: float,
-        window: Window,
-        rate: float,
-        left: float | None,
+        self, state: TrainState, epoch: float, rate: float, at_the_end: bool = False
     ) -> None:
-        """Report a stretch of training.
+        """Report the stretch of training since the last line of the log.
 
         Args:
-            step, last_step: updates done, and in all.
             epoch: passes over the data, with fraction.
-            window: sums over the stretch.
             rate: learning rate now.
-            left: seconds to go, None if unknown.
+            at_the_end: there is no time to go.
         """
-        values = _values(epoch, window, rate, self._ranks.world)
-        self.record("train", step, values)
+        values = _values(epoch, state.log, rate, self._ranks.world)
+        self.record("train", state.step, values)
         line = _describe(values)
         if self._ranks.world > 1:
             line += f" in the first of {self._ranks.world} processes"
-        if left is not None:
-            line += f", {console.duration(left)} left"
-        self.detail(f"step {step:,}/{last_step:,}, epoch {epoch:.2f}: {line}")
+        if not at_the_end:
+            self._logged = state.log
+            line += self._time_left(state)
+        last = self._settings.max_steps
+        self.detail(f"step {state.step:,}/{last:,}, epoch {epoch:.2f}: {line}")
 
-    def move_bar(self, step: int, window: Window | None, left: float) -> None:
-        """Show the step, and beside the bar loss and speed of the last line of the log, and the
-        seconds to go; None = there is no line yet.
-        """
-        if window is None or not window.tokens:  # all updates may have been left out
-            self._bar.move(step, "")
-        elif self._bar.shown:
+    def _time_left(self, state: TrainState) -> str:
+        return f", {console.duration(seconds_left(state, self._settings, self._logged))} left"
+
+    def move_bar(self, state: TrainState) -> None:
+        """Show the step, and beside the bar loss and speed of the last line, and the time to go."""
+        window, text = self._logged, ""
+        if window.tokens and self._bar.shown:  # all updates may have been left out
             loss, speed = window.nll / window.tokens, window.tokens / max(1e-9, window.seconds)
-            text = f"loss {loss:.3f}, {speed:,.0f} target tokens/s, {console.duration(left)} left"
-            self._bar.move(step, text)
+            text = f"loss {loss:.3f}, {speed:,.0f} target tokens/s{self._time_left(state)}"
+        self._bar.move(state.step, text)
 
     def validating(self, step: int) -> None:
         """Show beside the bar that a validation takes the place of updates."""

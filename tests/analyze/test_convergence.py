@@ -24,7 +24,7 @@ from nmtkit.settings import TrainSettings
 from nmtkit.toml import write_toml
 from nmtkit.train.ranks import Ranks
 from nmtkit.train.reporting import Reporter
-from nmtkit.train.state import Window
+from nmtkit.train.state import TrainState, Window
 from tests.refused import refused
 from tests.score.conftest import write
 
@@ -79,7 +79,7 @@ def test_a_plain_log(tmp_path):
     assert stretches(found) == [(0, 50, 60.0), (50, 100, 30.0), (100, 150, 60.0)]
     assert [s.loss for s in found.train] == [4.5, 4.0, 3.5]
     assert found.measured == [(100, 7.5)]
-    assert (found.dev[0].loss, found.dev[0].signature) == (2.0, SIGNATURE)
+    assert (found.dev[0].dev_loss, found.dev[0].signature) == (2.0, SIGNATURE)
     minutes = at(found, "minutes", [0, 25, 50, 75, 100, 150, 151])
     assert minutes == pytest.approx([0, 0.5, 1.0, 1.25, 1.5, 2.5, None])
     assert at(found, "epochs", [0, 50, 125, 151]) == pytest.approx([0, 0.5, 1.25, None])
@@ -119,7 +119,7 @@ def test_what_was_not_measured_is_none(tmp_path):
     looks = [dev(5, None), dev(6, 3.0, loss=None)]
     lines = [train(7, updates=7, nll=None), train(8, updates=1, epoch=None)]
     found = read(tmp_path, looks + lines)
-    assert [(look.step, look.loss, look.bleu) for look in found.dev] == [
+    assert [(look.step, look.dev_loss, look.dev_bleu) for look in found.dev] == [
         (5, 2.0, None),
         (6, None, 3.0),
     ]
@@ -167,7 +167,7 @@ def test_what_the_reporter_writes_is_read(tmp_path, capsys):
         for step, steps in lines.items():
             counts = {"tokens": 4, "positions": 9, "seconds": steps, "cpu": 3.0 * steps}
             window = Window(steps=steps, smoothed=9.0, nll=8.0, **counts)
-            reporter.progress(step, 99, step / 30, window, 0.1, None)
+            reporter.progress(TrainState(step, log=window), step / 30, 0.1)
         reporter.close()
     found = curves.read(system.metrics)
     assert [(s.begin, s.end, s.loss) for s in found.train] == [(0, 20, 2.0), (20, 40, 2.0)]

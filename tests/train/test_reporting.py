@@ -17,7 +17,7 @@ from nmtkit.settings import TrainSettings
 from nmtkit.train.loggers import TensorBoard
 from nmtkit.train.ranks import Ranks
 from nmtkit.train.reporting import Reporter
-from nmtkit.train.state import Window
+from nmtkit.train.state import TrainState, Window
 from nmtkit.train.validation import Validator
 from tests.full_disk import full_disk
 from tests.terminal import terminal
@@ -89,7 +89,7 @@ def test_the_perplexity_stands_beside_the_loss_that_it_is_of(tmp_path, stderr):
     sizes = {"tokens": 10, "positions": 40, "padding": 10, "seconds": 1.0}
     for step, smoothed, nll in ((2, 77.42, 75.39), (4, 10.0, 10.0)):
         window = Window(steps=2, smoothed=smoothed, nll=nll, **sizes)
-        reporter.progress(step, 9, 0.5, window, 0.1, None)
+        reporter.progress(TrainState(step, log=window), 0.5, 0.1, at_the_end=True)
     reporter.close()
     first, second = stderr().splitlines()
     assert "loss 7.539 (7.742 label-smoothed), perplexity 1,880, " in first  # exp(7.539) = 1,880
@@ -160,11 +160,13 @@ def test_the_bar_shows_the_last_line_of_the_log(run, monkeypatch):
 
 
 def test_the_bar_has_loss_and_speed(tmp_path, monkeypatch):
-    system, first = System(tmp_path / "a"), Window(steps=1, nll=20.0, tokens=10, seconds=2.0)
+    state, sums = TrainState(1), {"steps": 1, "seconds": 1.8634}
     with terminal(monkeypatch) as sent:
-        reporter = Reporter(system, 0, Ranks(), TrainSettings(max_steps=2_000))
-        reporter.move_bar(1, Window(steps=1, seconds=2.0), 0.0)  # its update was left out
-        reporter.move_bar(1, first, 3725.0)
+        reporter = Reporter(System(tmp_path / "a"), 0, Ranks(), TrainSettings(max_steps=2_000))
+        for tokens in (0, 10):  # the first update was left out
+            state.log = Window(nll=2.0 * tokens, tokens=tokens, **sums)
+            reporter.progress(state, 0.1, 0.1)
+            reporter.move_bar(state)
         reporter._bar._live.refresh()
         reporter.say("a line that stays")
         reporter.close()
