@@ -263,14 +263,14 @@ def too_long(number: int, where: object) -> DataError:
     return DataError(f"line {number:,} has more than 16 MiB", where=where, hint=hint)
 
 
-def byte_lines(path: Path, once: bool = False) -> Iterator[bytes]:
+def byte_lines(path: Path) -> Iterator[bytes]:
     """Yield the lines of a file without their LF, as `line_blocks` splits them, and without a BOM
     at its beginning.
 
     Raises: DataError if the file cannot be read or its compressed data is damaged.
     """
     mark = codecs.BOM_UTF8
-    for block in line_blocks(path, once=once):
+    for block in line_blocks(path):
         for line in block:
             yield line[:-1].removeprefix(mark)
             mark = b""

@@ -303,12 +303,12 @@ def current(system: System, average: int | None = None) -> dict[str, str]:
         return {}
 
 
-def have_changed(system: System, used: dict[str, str], average: int | None = None) -> bool:
+def have_changed(system: System, used: dict[str, str]) -> bool:
     """True if a system has other weights now than those used for a result, by their `digests`.
 
     False for a system without checkpoints, as in a run directory that was passed on without them.
     """
-    return bool(candidates(system.checkpoints)) and current(system, average) != used
+    return bool(candidates(system.checkpoints)) and current(system) != used
 
 
 def outdated(run: Run, translation: TranslationMeta) -> bool:
