@@ -17,24 +17,14 @@ AXES = ("updates", "epochs", "minutes", "processor_minutes")
 """Of curves; minutes are of updates alone, without validation, saving and pauses."""
 
 
-@dataclass(frozen=True)
-class Stretch:
-    """The updates begin+1 … end that one line of the log describes; None or 0: not logged.
+def begin(line: MetricsLine) -> int:
+    """Return the updates before those that a line of the log describes."""
+    return max(0, line.step - max(1, line.updates))
 
-    Attributes:
-        seconds, cpu: clock time and processor time of these updates, of all processes.
-        epoch: passes over the training set at the end.
-        loss: mean loss.
-        tokens: of the target, seen in these updates.
-    """
 
-    begin: int
-    end: int
-    seconds: float
-    cpu: float
-    epoch: float | None
-    loss: float | None
-    tokens: float
+def cpu_seconds(line: MetricsLine) -> float:
+    """Return the processor time of these updates, of all processes."""
+    return line.cpu_seconds * line.processes
 
 
 @dataclass(frozen=True)
@@ -42,11 +32,12 @@ class Curves:
     """One training; losses are cross-entropies per target token without label smoothing.
 
     Attributes:
-        train: stretches in order, not overlapping; their losses are with dropout.
+        train: lines about stretches of updates in order, not overlapping; their losses are with
+            dropout.
         dev: lines about validations in the order of updates, one for each step.
     """
 
-    train: list[Stretch] = field(default_factory=list)
+    train: list[MetricsLine] = field(default_factory=list)
     dev: list[MetricsLine] = field(default_factory=list)
 
     @property
@@ -57,18 +48,18 @@ class Curves:
     @property
     def last(self) -> int:
         """The last update that the log knows."""
-        return max([0, *(s.end for s in self.train[-1:]), *(v.step for v in self.dev[-1:])])
+        return max([0, *(s.step for s in self.train[-1:]), *(v.step for v in self.dev[-1:])])
 
     @property
     def unlogged(self) -> int:
         """Updates without a line in the log: lost lines, or gradients that were not finite."""
-        return self.last - sum(s.end - s.begin for s in self.train) if self.train else 0
+        return self.last - sum(s.step - begin(s) for s in self.train) if self.train else 0
 
     @property
     def tokens(self) -> int | None:
         """Target tokens seen; None if the log lacks updates."""
         complete = bool(self.train) and not self.unlogged
-        return round(sum(stretch.tokens for stretch in self.train)) if complete else None
+        return sum(line.tgt_tokens for line in self.train) if complete else None
 
     def speed(self, on_cpu: bool) -> tuple[float | None, float | None]:
         """Return the target tokens/s and updates/s; None without a log.
@@ -77,8 +68,8 @@ class Curves:
         the start. On a CPU a second is a second of processor time, which other work of the machine
         changes little.
         """
-        times = [(s.cpu if on_cpu else s.seconds, s) for s in self.train]
-        rates = [(s.tokens / time, (s.end - s.begin) / time) for time, s in times if time]
+        times = [(cpu_seconds(s) if on_cpu else s.seconds, s) for s in self.train]
+        rates = [(s.tgt_tokens / time, (s.step - begin(s)) / time) for time, s in times if time]
         if not rates:
             return None, None
         tokens, updates = np.median(rates[1:] or rates, axis=0)
@@ -101,11 +92,11 @@ class Curves:
     @cached_property
     def _corners(self) -> dict[str, Floats]:
         """By axis: updates and the values there (2, N), between which the axis is linear."""
-        epochs = [(s.end, s.epoch) for s in self.train if s.epoch is not None]
+        epochs = [(s.step, s.epoch) for s in self.train if s.epoch is not None]
         corners = {
             "epochs": [(0, 0.0), *epochs] if epochs else [],
             "minutes": self._minutes([s.seconds for s in self.train]),
-            "processor_minutes": self._minutes([s.cpu for s in self.train]),
+            "processor_minutes": self._minutes([cpu_seconds(s) for s in self.train]),
         }
         return {
             axis: np.array(points, np.float64).reshape(-1, 2).T for axis, points in corners.items()
@@ -117,7 +108,7 @@ class Curves:
             return []
         clock, corners = 0.0, [(0, 0.0)]
         for stretch, spent in zip(self.train, seconds, strict=True):
-            corners += [(stretch.begin, clock / 60), (stretch.end, (clock + spent) / 60)]
+            corners += [(begin(stretch), clock / 60), (stretch.step, (clock + spent) / 60)]
             clock += spent
         return corners
 
@@ -131,22 +122,15 @@ def read(path: Path) -> Curves:
         path: the file; a missing one has no curves.
     Raises: DataError for a damaged line.
     """
-    train: list[Stretch] = []
+    train: list[MetricsLine] = []
     dev: dict[int, MetricsLine] = {}
     for line in load_lines(MetricsLine, path) if path.is_file() else ():
         if line.kind == "dev":
             dev[line.step] = line
         else:
-            train = _with_line(train, line)
+            # A line replaces those of the same updates.
+            train = [*(earlier for earlier in train if earlier.step <= begin(line)), line]
     return Curves(train, list(dev.values()))
-
-
-def _with_line(train: Sequence[Stretch], line: MetricsLine) -> list[Stretch]:
-    """Return stretches with that of one more line, which replaces those of the same updates."""
-    begin = max(0, line.step - max(1, line.updates))
-    earlier = [stretch for stretch in train if stretch.end <= begin]
-    times = line.seconds, line.cpu_seconds * line.processes
-    return [*earlier, Stretch(begin, line.step, *times, line.epoch, line.nll, line.tgt_tokens)]
 
 
 def panels(
@@ -172,7 +156,7 @@ def _drawn(
     """Return the curves of a panel."""
     lines = []
     for name, training in curves.items():
-        train = [] if bleu else [(s.end, s.loss) for s in training.train]
+        train = [] if bleu else [(s.step, s.nll) for s in training.train]
         dev = training.measured if bleu else [(v.step, v.dev_loss) for v in training.dev]
         for points, faint in ((train, True), (dev, False)):
             places = [(training.at(step, axis), value) for step, value in points]

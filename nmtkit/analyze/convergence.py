@@ -244,6 +244,6 @@ def curves_csv(curves: Mapping[str, Curves]) -> str:
     """Return every point of every curve as CSV."""
     rows = []
     for name, curve in curves.items():
-        rows += [[name, "train", *curve.place(s.end), s.loss, None] for s in curve.train]
+        rows += [[name, "train", *curve.place(s.step), s.nll, None] for s in curve.train]
         rows += [[name, "dev", *curve.place(v.step), v.dev_loss, v.dev_bleu] for v in curve.dev]
     return csv_text([["system", "kind", *AXES, "loss", "bleu"], *rows])

@@ -63,7 +63,7 @@ def read(folder, records):
 
 
 def stretches(curve):
-    return [(s.begin, s.end, s.seconds) for s in curve.train]
+    return [(curves.begin(s), s.step, s.seconds) for s in curve.train]
 
 
 def at(found, axis, steps):
@@ -77,7 +77,7 @@ def test_a_plain_log(tmp_path):
     records = [train(50), train(100, 30.0), dev(100, 7.5), train(150)]
     found = read(tmp_path, records)
     assert stretches(found) == [(0, 50, 60.0), (50, 100, 30.0), (100, 150, 60.0)]
-    assert [s.loss for s in found.train] == [4.5, 4.0, 3.5]
+    assert [s.nll for s in found.train] == [4.5, 4.0, 3.5]
     assert found.measured == [(100, 7.5)]
     assert (found.dev[0].dev_loss, found.dev[0].signature) == (2.0, SIGNATURE)
     minutes = at(found, "minutes", [0, 25, 50, 75, 100, 150, 151])
@@ -123,7 +123,7 @@ def test_what_was_not_measured_is_none(tmp_path):
         (5, 2.0, None),
         (6, None, 3.0),
     ]
-    assert [(s.begin, s.end, s.loss) for s in found.train] == [(0, 7, None), (7, 8, 4.92)]
+    assert [(curves.begin(s), s.step, s.nll) for s in found.train] == [(0, 7, None), (7, 8, 4.92)]
     assert at(found, "epochs", [7, 8]) == [0.07, None]
     assert curves.read(tmp_path / "none").last == 0
 
@@ -152,8 +152,8 @@ def test_each_update_has_one_line_and_time_never_runs_back(tmp_path_factory, mov
         if window:
             records.append(line(step, window))
     found = read(tmp_path_factory.mktemp("log"), records)
-    ends = [s.end for s in found.train]
-    assert [s.begin for s in found.train] == [0, *ends[:-1]][: len(ends)]
+    ends = [s.step for s in found.train]
+    assert [curves.begin(s) for s in found.train] == [0, *ends[:-1]][: len(ends)]
     for end in ends:
         if end % 7 == 0 or end == ends[-1]:
             spent = sum(clock[s] for s in range(1, end + 1))
@@ -170,7 +170,7 @@ def test_what_the_reporter_writes_is_read(tmp_path, capsys):
             reporter.progress(TrainState(step, log=window), step / 30, 0.1)
         reporter.close()
     found = curves.read(system.metrics)
-    assert [(s.begin, s.end, s.loss) for s in found.train] == [(0, 20, 2.0), (20, 40, 2.0)]
+    assert [(curves.begin(s), s.step, s.nll) for s in found.train] == [(0, 20, 2.0), (20, 40, 2.0)]
     assert at(found, "minutes", [40]) == pytest.approx([40 / 60])
     processor = at(found, "processor_minutes", [10, 40, 41])
     assert processor == pytest.approx([30 / 60, 120 / 60, None])
