@@ -73,9 +73,7 @@ def restart_without_small_caches() -> None:
     """
     glibc = "CS_GNU_LIBC_VERSION" in os.confstr_names
     if glibc and "GLIBC_TUNABLES" not in os.environ:
-        os.environ["GLIBC_TUNABLES"] = "glibc.malloc.tcache_count=0"
-        with contextlib.suppress(OSError):
-            os.execv(sys.executable, sys.orig_argv)
+        _restart_with("GLIBC_TUNABLES", "glibc.malloc.tcache_count=0")
 
 
 def restart_with_utf8() -> None:
@@ -85,6 +83,11 @@ def restart_with_utf8() -> None:
     the records of a run.
     """
     if sys.getfilesystemencoding() != "utf-8" and os.environ.get("PYTHONUTF8") != "1":
-        os.environ["PYTHONUTF8"] = "1"
-        with contextlib.suppress(OSError):
-            os.execv(sys.executable, sys.orig_argv)
+        _restart_with("PYTHONUTF8", "1")
+
+
+def _restart_with(name: str, value: str) -> None:
+    """Start this process again with an environment variable; go on if that is not possible."""
+    os.environ[name] = value
+    with contextlib.suppress(OSError):
+        os.execv(sys.executable, sys.orig_argv)
