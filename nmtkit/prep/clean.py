@@ -171,7 +171,7 @@ def clean_shard(
 
     clean = step_cache(Cleaner, cleaner)  # the words that it has met serve all shards
     clean.reset()
-    kept = read_wanted(work / dropped, shard)
+    kept, reasons = read_wanted(work / dropped, shard)
     row = 0
     for chunk in shard.chunks():
         mask = kept[row : row + chunk[0].count(b"\n")]  # a view of these rows
@@ -185,7 +185,7 @@ def clean_shard(
         path = work / "clean" / f"{shard.name}.{name}"
         paths += [*table.save(path), files.write_array(Path(f"{path}.text.npy"), forms)]
     changes = dict(zip(SIDES, map(dict, clean.changes), strict=True))
-    value = {"kept": int(kept.sum()), "reasons": clean.reasons, "changes": changes}
+    value = {"kept": int(kept.sum()), "reasons": reasons | clean.reasons, "changes": changes}
     return value, paths
 
 

@@ -27,7 +27,6 @@ from nmtkit import console
 from nmtkit.errors import DataError, counted
 from nmtkit.files import JsonObject
 from nmtkit.prep.fingerprint import fingerprint, tools
-from nmtkit.prep.repeats import dropped_counts
 from nmtkit.prep.shards import SetShards
 from nmtkit.prep.steps import Steps
 from nmtkit.prep.sums import by_frequency, file_hashes, lines_of_sets
@@ -90,10 +89,9 @@ class Plan(Steps):
         repeats, dropped = self.compare(shards, surveyed)
         cleaned = self.clean(train, dropped)
         facts = total(fact.value for fact in cleaned)
-        reasons = facts["reasons"] | (dropped_counts(self.work / dropped) if dropped else {})
-        self.refuse_nothing(facts["kept"], reasons)
+        self.refuse_nothing(facts["kept"], facts["reasons"])
         learnt = self.learn(self.merge(cleaned))
-        encoded, reasons = self.encode(train, learnt, reasons)
+        encoded, reasons = self.encode(train, learnt, facts["reasons"])
         sets = self._sets(shards, surveyed, encoded)
         for name, path in self.corpus.extras.items():
             (self.out / name).parent.mkdir(parents=True, exist_ok=True)

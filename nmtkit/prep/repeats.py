@@ -175,26 +175,18 @@ def overlaps(values: Sequence[files.JsonObject]) -> list[list[int]]:
     ]
 
 
-def dropped_rows(folder: Path, reason: str) -> list[Ints]:
-    """Return the training pairs that are dropped for a reason, of each part, each sorted."""
-    paths = sorted(folder.glob(f"*.{reason}.npy"))
-    return [np.load(path, "r", allow_pickle=False) for path in paths]
-
-
-def read_wanted(folder: Path, shard: Shard) -> Mask:
-    """Return which rows of a shard of training text are wanted: all, if the folder drops none."""
+def read_wanted(folder: Path, shard: Shard) -> tuple[Mask, dict[str, dict[str, int]]]:
+    """Return which rows of a shard of training text are wanted, and how many are not, by reason;
+    each row has one reason. All are wanted if the folder drops none.
+    """
     wanted = np.ones(shard.rows, bool)
-    for numbers in dropped_rows(folder, LEAKED) + dropped_rows(folder, REPEATED):
-        low, high = np.searchsorted(numbers, [shard.first, shard.first + shard.rows])
-        wanted[numbers[low:high] - shard.first] = False
-    return wanted
-
-
-def dropped_counts(folder: Path) -> dict[str, dict[str, int]]:
-    """Return how many training pairs are dropped, by reason; each pair has one reason."""
-    leaked, duplicate = (
-        np.unique(np.concatenate([np.zeros(0, np.int64), *dropped_rows(folder, reason)]))
-        for reason in (LEAKED, REPEATED)
-    )
-    counts = {HELD_OUT: len(leaked), DUPLICATE: len(np.setdiff1d(duplicate, leaked))}
-    return {reason: {"pairs": count, "src": 0, "tgt": 0} for reason, count in counts.items()}
+    reasons = {}
+    for reason, name in ((HELD_OUT, LEAKED), (DUPLICATE, REPEATED)):
+        before = np.count_nonzero(wanted)
+        for path in folder.glob(f"*.{name}.npy"):
+            numbers = np.load(path, "r", allow_pickle=False)
+            low, high = np.searchsorted(numbers, [shard.first, shard.first + shard.rows])
+            wanted[numbers[low:high] - shard.first] = False
+        pairs = before - np.count_nonzero(wanted)
+        reasons[reason] = {"pairs": int(pairs), "src": 0, "tgt": 0}
+    return wanted, reasons

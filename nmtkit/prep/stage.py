@@ -34,7 +34,7 @@ from nmtkit.text.tokenizer import SIDES, tokenizer_name, unspaced
 from nmtkit.toml import changes, flat, write_toml
 
 WORK, RAW, LOCAL = "prep-work", "raw", "local"
-OUTCOMES = 3
+OUTCOMES = 4
 """Version of what tasks leave to later steps: work of another version is made anew."""
 FEW_LINES = 2000
 """A training text of so few lines is prepared faster than worker processes start."""
