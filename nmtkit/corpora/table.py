@@ -63,10 +63,9 @@ class SetTable(Section):
     """Languages published in tokenized form; their text is detokenized on reading."""
     plain_apostrophes: bool = False
     """True if U+2019 is read as an apostrophe, as in the usual recipe of the data set."""
-    documents: Literal["auto", "ids"] = "auto"
-    """Where documents start. auto: where the format marks it; ids: `boundaries` are .ids files of
-    OPUS. A file name with {number} stands for many files, one for each document."""
     boundaries: list[str] = []
+    """.ids files of OPUS, which say where documents start; else the format marks it. A file name
+    with {number} stands for many files, one for each document."""
     rows: str = ""
     """Instead of files: rows of the training text that are held out for this set. They are a slice
     first:last:step as in Python ("-1000:", "22::23")."""
@@ -189,7 +188,7 @@ class Dataset:
         src = self._files(table.files, self.src, "src")
         tgt = self._files(table.files, self.tgt, "ref")
         boundaries = self._files(table.boundaries, self.src, "src")
-        counts = {len(src), len(tgt), len(boundaries if table.documents == "ids" else src)}
+        counts = {len(src), len(tgt), len(boundaries or src)}
         if len(counts) > 1 or bool(src) == bool(table.rows):
             problem = f"the files of set '{key}' of '{self.name}' don't match"
             hint = "source, target and boundaries need equally many files; a set with rows has none"

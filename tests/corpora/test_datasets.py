@@ -258,7 +258,7 @@ T = (*M, "sets", "train")
             "needs 'multi30k/trian.en.gz', which no source has",
         ),
         ((*T, "files"), {"en": ["multi30k/train.en.gz"]}, "don't match"),
-        ((*T, "documents"), "ids", "don't match"),
+        ((*T, "boundaries"), ["multi30k/train.en.gz"] * 2, "don't match"),
         ((*T, "rows"), "1:2", "don't match"),
         ((*M, "sets", "val"), {"rows": "every 23rd"}, "bad value .*first:last"),
         ((*M, "dev"), "dev", "has no set 'dev'"),

@@ -173,7 +173,7 @@ def test_convention_a_file_for_each_document(shared, tmp_path):
 def test_ids_of_opus(tmp_path):
     rows = ["1 1 1", "1 1 2", "1 2 2", "2 2 2", "2 2 3"]  # documents of both sides, sentence
     ids = "".join("en/{0}.xml\tde/{1}.xml\t{2}\t{2}\n".format(*row.split()) for row in rows)
-    found = train_of(tmp_path, XY | {"ids": ids}, documents="ids", boundaries=["x/ids"])
+    found = train_of(tmp_path, XY | {"ids": ids}, boundaries=["x/ids"])
     assert found[2] == [0, 2, 3]
 
 
@@ -184,14 +184,14 @@ def test_ids_of_opus(tmp_path):
 def test_boundaries_that_do_not_fit(tmp_path, rows, message):
     with pytest.raises(DataError, match=message):
         bounds = {"bounds": "a\tb\t1\t1\n" * rows}
-        train_of(tmp_path, XY | bounds, documents="ids", boundaries=["x/bounds"])
+        train_of(tmp_path, XY | bounds, boundaries=["x/bounds"])
 
 
 def test_several_parts_each_with_its_boundaries(tmp_path):
     contents = XY | {"b.en": "6\n7\n", "b.de": "sechs\nsieben\n"}
     contents |= {"a.ids": "a\na\na\nb\nb\n", "b.ids": "b\nc\n"}
     files, boundaries = ["x/a.{lang}", "x/b.{lang}"], ["x/a.ids", "x/b.ids"]
-    found = train_of(tmp_path, contents, files=files, documents="ids", boundaries=boundaries)
+    found = train_of(tmp_path, contents, files=files, boundaries=boundaries)
     german = ["eins", "zwei", "drei", "vier", "fünf", "sechs", "sieben"]
     assert found == ([*"1234567"], german, [0, 3, 5, 6])
 
@@ -273,7 +273,7 @@ def held_out(tmp_path, chosen, count=100, docs=True, **rows):
     for path, values in zip(paths.values(), texts, strict=True):
         path.write_text("".join(f"{value}\n" for value in values))
     whole = {"files": ["x/a.{lang}"]}
-    bounds = {"documents": "ids", "boundaries": ["x/doc"]} if docs else {}
+    bounds = {"boundaries": ["x/doc"]} if docs else {}
     sets = {"train": whole | bounds} | {name: {"rows": value} for name, value in rows.items()}
     one = dataset(sets | {"own": whole}, files=paths)
     return read(one, tmp_path, paths, one.choose(*chosen))
