@@ -135,11 +135,14 @@ def own_files(
 
 
 def _own_set(name: str, split: str, paths: Sequence[Path]) -> SetFiles:
-    """Return a set of source, target and further references, or of one TSV file."""
+    """Return a set of source, target and further references, or of one TSV file; a set of SGM or
+    XML is marked, so that no tag becomes a sentence.
+    """
     columns = len(paths) == 1
     files = [*paths] * 2 if columns else paths
     sides = {side: (path,) for side, path in zip(side_names(len(files)), files, strict=True)}
-    return SetFiles(name, split, sides, columns=columns)
+    between: Between = "markup" if any(map(is_markup, paths)) else ""
+    return SetFiles(name, split, sides, between=between, columns=columns)
 
 
 def _languages(train: Sequence[Path], src: str | None, tgt: str | None) -> tuple[str, str]:

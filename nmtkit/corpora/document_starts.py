@@ -60,15 +60,6 @@ def _with_source(text: SetFiles, source: str | None) -> SetFiles:
     return replace(text, docs=Path(source))
 
 
-def with_markup(corpus: Corpus) -> Corpus:
-    """Return the corpus with its sets of SGM or XML marked, so that no tag becomes a sentence."""
-    sets = [
-        replace(text, between="markup") if any(map(is_markup, text.files())) else text
-        for text in corpus.sets
-    ]
-    return replace(corpus, sets=sets)
-
-
 def document_doubts(corpus: Corpus) -> list[str]:
     """Return a warning for each set whose text begins with <d> though --docs does not say so."""
     return [

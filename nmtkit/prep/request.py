@@ -27,7 +27,6 @@ from nmtkit.corpora.document_starts import (
     MARKER_LINE,
     document_doubts,
     with_documents,
-    with_markup,
 )
 from nmtkit.corpora.table import Dataset
 from nmtkit.errors import ConfigError, check_known, nearest
@@ -198,7 +197,7 @@ class Request:
         )
         tests = [file_list(value, "--test") for value in options.test]
         corpus = own_files(options.dataset, train, dev, tests, options.src, options.tgt)
-        corpus = with_documents(with_markup(corpus), documents)
+        corpus = with_documents(corpus, documents)
         _check_named_files(corpus)
         corpus = _with_first(with_parses(corpus, self.parses), options.size)
         _refuse_ignored("own files are taken as they are", options, "from_dir", "seed")
@@ -317,7 +316,7 @@ def _further_tests(dataset: Dataset, test: Sequence[str], documents: Mapping[str
     """
     tests = [file_list(value, "--test") for value in test]
     sets = own_tests(tests, [dataset.src, dataset.tgt])
-    own_corpus = with_markup(Corpus(dataset.name, dataset.src, dataset.tgt, sets))
+    own_corpus = Corpus(dataset.name, dataset.src, dataset.tgt, sets)
     names = [text.name for text in own_corpus.sets]
     published_with = "the documents it was published with"
     for name in documents:
