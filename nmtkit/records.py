@@ -46,7 +46,7 @@ from nmtkit.errors import DataError, plain
 from nmtkit.files import JsonObject
 from nmtkit.names import Name, RelativePath, Word
 from nmtkit.owned_files import WEIGHTS
-from nmtkit.settings import PrepSettings, SearchSettings, Section, known
+from nmtkit.settings import PrepSettings, SearchSettings, Section, without_unknown
 from nmtkit.tables.table import StoredTable
 from nmtkit.toml import values_of
 
@@ -199,7 +199,7 @@ def _fits(schema: type[Section]) -> AfterValidator:
 
     def check(values: JsonObject) -> JsonObject:
         try:
-            schema.model_validate(known(schema, values))
+            schema.model_validate(without_unknown(schema, values))
         except ValidationError as error:
             first = error.errors()[0]
             keys = ".".join(map(str, first["loc"]))

@@ -32,7 +32,7 @@ from nmtkit.records import (
     load,
     load_or_warn,
 )
-from nmtkit.settings import SearchSettings, TrainSettings, build, known
+from nmtkit.settings import SearchSettings, TrainSettings, build, without_unknown
 
 
 class StageCall(Part, frozen=False):
@@ -142,8 +142,8 @@ class System:
             raise DataError(message, where=self.path, hint=self.train_command)
         hint = f"bring the file back from a copy, or {self.train_again}"
         config = load(SystemConfig, self.config, hint)
-        build(TrainSettings, known(TrainSettings, config.train), "train", self.config)
-        build(SearchSettings, known(SearchSettings, config.search), "search", self.config)
+        build(TrainSettings, without_unknown(TrainSettings, config.train), "train", self.config)
+        build(SearchSettings, without_unknown(SearchSettings, config.search), "search", self.config)
         return config
 
     def training(self) -> TrainSettings:
@@ -152,7 +152,7 @@ class System:
         Raises: DataError as `read_config`; ConfigError naming the file and the key of a bad value.
         """
         config = self.read_config().train
-        return build(TrainSettings, known(TrainSettings, config), "train", self.config)
+        return build(TrainSettings, without_unknown(TrainSettings, config), "train", self.config)
 
     def searching(self) -> SearchSettings:
         """Return the section search of the settings.

@@ -85,7 +85,7 @@ class PrepSettings(Section):
     src_tokenizer: Tokenizer = "auto"
     """How the source is cut into words. moses; jieba; characters; none: at white space, for text
     that is tokenized already; nothing is undone. auto: jieba for Chinese, characters for Japanese,
-    Thai, Khmer, Lao and Burmese, else moses. With `subwords=sentencepiece` auto is none of them:
+    Thai, Khmer, Lao and Burmese, else moses. With `subwords=sentencepiece` auto uses no tokenizer:
     SentencePiece reads plain text.
     """
     tgt_tokenizer: Tokenizer = "auto"
@@ -115,8 +115,8 @@ class PrepSettings(Section):
     merges: NonNegativeInt = 8000
     """BPE merge operations to learn (for each side if not joint); 0 = none, as `subwords=none`."""
     vocab_size: NonNegativeInt = 0
-    """sentencepiece: pieces to learn (for each side if not joint); 0 = as many as `merges`. none:
-    keep only this many words, the most frequent ones; 0 = all.
+    """With `subwords=sentencepiece`: pieces to learn (for each side if not joint); 0 = as many as
+    `merges`. With `subwords=none`: keep only this many words, the most frequent ones; 0 = all.
     """
     vocab_threshold: NonNegativeInt = 0
     """BPE: undo merges that give a unit seen less often than this on that side (subword-nmt
@@ -209,7 +209,9 @@ class TrainSettings(Section):
     than `decay_patience` validations.
     """
     decay_patience: NonNegativeInt = 0
-    """plateau: validations without improvement before the learning rate falls at the next one."""
+    """plateau: validations without improvement that are tolerated; the next one lowers the learning
+    rate.
+    """
     plateau_on: Literal["train_loss", "dev_loss"] = "dev_loss"
     """plateau: the loss that must improve, of the development set or of the training since the
     last validation.
@@ -249,8 +251,8 @@ class TrainSettings(Section):
     """
     precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """auto: bfloat16 on a GPU that has it, and on a CPU that multiplies it faster if the model is
-    at least 128 wide; float16 with loss scaling on a GPU that has fast products of float16 alone
-    (Volta, Turing); else float32.
+    at least 128 wide; float16 with loss scaling on a GPU without fast bfloat16 (Volta, Turing);
+    else float32.
     """
     matmul: Literal["auto", "highest", "high", "medium"] = "auto"
     """Path of float32 products (torch.set_float32_matmul_precision); auto: TF32 on a GPU, on a
@@ -262,10 +264,9 @@ class TrainSettings(Section):
     """
     packed: Literal["auto", "yes", "no"] = "auto"
     """The sentences of a batch stand one after the other in one row, without padding between them,
-    for models that can read that (Transformers). auto: on a GPU that computes attention with
-    nmtkit's kernel (16 bits), on any GPU for models with contexts, and for concatenation on a CPU;
-    other models gain or lose a few percent there. The batches are the same, with other dropout
-    masks.
+    for models that can read that (Transformers). auto packs on a GPU with nmtkit's attention kernel
+    (16 bits), models with contexts on any GPU, and concatenation also on a CPU. Elsewhere packing
+    gains or loses a few percent. The batches are the same, with other dropout masks.
     """
     deterministic: bool = False
     """On a GPU, use only algorithms that give the same bits every time; some are slower. A CPU
@@ -286,7 +287,7 @@ class TrainSettings(Section):
     best_by: Literal["dev_bleu", "dev_loss"] = "dev_bleu"
     """The value that chooses the best checkpoint; without `dev_bleu` it is the loss."""
     patience: NonNegativeInt = 0
-    """Stop after this many validations without a new best; 0 = never."""
+    """Early stopping: end after this many validations without a new best; 0 = never."""
     log_every: AtLeastOne = 50
     """Updates between two lines of the log."""
     samples: NonNegativeInt = 2
@@ -313,8 +314,8 @@ class SearchSettings(Section):
     if that is set, else at most `beam`, or any number with `sample`.
     """
     average: AtLeastOne = 1
-    """Average the parameters of this many of the last checkpoints at multiples of
-    `train.checkpoint_every`; 1, or if there are not two, only the best checkpoint.
+    """Number of checkpoints to average: the last ones at multiples of `train.checkpoint_every`.
+    With 1, or with fewer than two such checkpoints, the best checkpoint alone.
     """
     batch_size: int = Field(0, ge=0, le=1_000_000)
     """Sentences in one batch of the search; 0 = 128 on a CPU, or 256 for greedy search of 4,000
@@ -354,8 +355,8 @@ class SearchSettings(Section):
 
     @model_validator(mode="after")
     def _fits_the_method(self) -> Self:
-        self._needs("sample", self.sample, "temperature", "top_k", "top_p", "seed")
-        self._needs("diverse_groups", self.diverse_groups > 1, "diversity")
+        self._refuse_without("sample", self.sample, "temperature", "top_k", "top_p", "seed")
+        self._refuse_without("diverse_groups", self.diverse_groups > 1, "diversity")
         if self.sample and self.diverse_groups > 1:
             raise ValueError("search.diverse_groups is for a beam, search.sample has none")
         if self.beam % self.diverse_groups:
@@ -373,17 +374,12 @@ class SearchSettings(Section):
             raise ValueError(f"search.nbest = {self.nbest} is more than search.mbr = {self.mbr}")
         return self
 
-    def _needs(self, needed: str, is_there: bool, *keys: str) -> None:
-        """Refuse values of settings that have no effect without another one.
-
-        Args:
-            needed: the other setting; is_there: it is set.
-            keys: the settings.
-        """
+    def _refuse_without(self, other: str, is_set: bool, *keys: str) -> None:
+        """Refuse settings that have no effect because another one (`other`) is not set."""
         for key in keys:
             value = getattr(self, key)
-            if not is_there and value != type(self).model_fields[key].default:
-                raise ValueError(f"search.{key} = {value} has no effect without search.{needed}")
+            if not is_set and value != type(self).model_fields[key].default:
+                raise ValueError(f"search.{key} = {value} has no effect without search.{other}")
 
 
 STAGES: dict[str, type[Section]] = {
@@ -503,7 +499,7 @@ def complete(schema: type[Section], values: dict[str, Any]) -> dict[str, Any]:
     return defaults | schema.earlier | values
 
 
-def known(schema: type[Section], values: dict[str, Any]) -> dict[str, Any]:
+def without_unknown(schema: type[Section], values: dict[str, Any]) -> dict[str, Any]:
     """Return a section of config.toml `complete`, without settings that this version lacks."""
     return {k: v for k, v in complete(schema, values).items() if k in schema.model_fields}
 

@@ -68,7 +68,7 @@ class Help:
                 raise ConfigError(
                     f"{name} needs a value, got the option '{value}'",
                     where=name,
-                    hint=f"write its value behind {name}",
+                    hint=f"write its value after {name}",
                 )
 
     def get_params(self, ctx: Any) -> Any:

@@ -29,8 +29,8 @@ from nmtkit.data.pairs import Pairs
 
 T = TypeVar("T")
 
-READABLE = 1024
-"""The longest sentence, in subwords, that analyses and validations read whole (see `readable`)."""
+LONGEST_READ = 1024
+"""The longest sentence, in subwords, that analyses and validations read (see `short_rows`)."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Batch:
         segments: where the sentences lie in the packed form, for a model that `reads_packed`. Then
             `src` is (1, S), and `tgt_in` and `tgt_out` are (1, T), and contexts have `copies`.
             None if each sentence has its own row.
-        cut: what the model has made of the lengths (see `Model.prepare`).
+        prepared: the result of `Model.prepare`; None before.
     """
 
     src: Tensor
@@ -67,7 +67,7 @@ class Batch:
     context: Context | None = None
     real: Tensor | None = None
     segments: Segments | None = None
-    cut: Any = None
+    prepared: Any = None
 
 
 def collate(
@@ -103,7 +103,7 @@ def collate(
     return on_device(_with_targets(batch, *sides[1]), device)
 
 
-def readable(store: Pairs, rule: ContextRule | None, rows: Ids, most: int = READABLE) -> Ids:
+def short_rows(store: Pairs, rule: ContextRule | None, rows: Ids, most: int = LONGEST_READ) -> Ids:
     """Return the rows of which no side, and no side of their context, is longer than `most`: the
     time and memory of attention grow with the square of the length.
 
@@ -127,17 +127,18 @@ def on_device(value: T, device: torch.device | str) -> T:
 
 
 def _in_one_copy(value: T, device: torch.device) -> T:
-    tensors: dict[int, Tensor] = {}
+    tensors: dict[int, Tensor] = {}  # by id: a tensor that occurs twice is copied once
     with_tensors(value, lambda tensor: tensors.setdefault(id(tensor), tensor))
-    # Compiled graphs read tensors that begin at multiples of 16 bytes.
+    # All tensors of a batch are integers or bools, which int32 holds exactly. Compiled graphs read
+    # tensors that begin at multiples of 16 bytes.
     sizes = [-(-tensor.numel() // 16) * 16 for tensor in tensors.values()]
     cuda = device.type == "cuda"
     flat = torch.zeros(sum(sizes), dtype=torch.int32, device="cpu", pin_memory=cuda)
     for part, original in zip(torch.split(flat, sizes), tensors.values(), strict=True):
         part[: original.numel()] = original.flatten()
-    there = flat.to(device, non_blocking=cuda)
+    on_gpu = flat.to(device, non_blocking=cuda)
     kinds = {original.dtype for original in tensors.values()}
-    parts = {kind: torch.split(there.to(kind), sizes) for kind in kinds}
+    parts = {kind: torch.split(on_gpu.to(kind), sizes) for kind in kinds}
     copies = {
         key: parts[original.dtype][i][: original.numel()].view_as(original)
         for i, (key, original) in enumerate(tensors.items())

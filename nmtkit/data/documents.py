@@ -172,7 +172,7 @@ class Documents:
         drawn = _draw(
             len(pool) - len(gap), rule, self._before + number, place.start - document.start
         )
-        # Drawn places from the start of the gap on move behind its end.
+        # Drawn places from the start of the gap on move after its end.
         return [self._readable[i + len(gap) * (i >= gap.start)] for i in (pool[k] for k in drawn)]
 
     def _places(self, sentence: int) -> tuple[range, range]:

@@ -18,10 +18,10 @@ ROUND_TO = 8
 """The fewest positions and rows by which batches differ where few shapes shall occur."""
 
 
-def padded(sentences: Sentences, behind: int = PAD) -> tuple[Ids, Ids]:
-    """Return sentences as rows (B, longest), filled up with `behind`, and their lengths (B)."""
+def padded(sentences: Sentences, fill: int = PAD) -> tuple[Ids, Ids]:
+    """Return sentences as rows (B, longest), filled up with `fill`, and their lengths (B)."""
     ids, lengths = joined(sentences)
-    return as_rows(ids, lengths, behind), lengths
+    return as_rows(ids, lengths, fill), lengths
 
 
 def joined(sentences: Sentences) -> tuple[Array, Ids]:
@@ -30,9 +30,9 @@ def joined(sentences: Sentences) -> tuple[Array, Ids]:
     return np.concatenate(sentences), lengths
 
 
-def as_rows(ids: Array, lengths: Ids, behind: int = PAD) -> Ids:
-    """Return sentences, given one after another, as rows (B, longest), filled up with `behind`."""
-    out = np.full((len(lengths), int(lengths.max())), behind, dtype=np.int64)
+def as_rows(ids: Array, lengths: Ids, fill: int = PAD) -> Ids:
+    """Return sentences, given one after another, as rows (B, longest), filled up with `fill`."""
+    out = np.full((len(lengths), int(lengths.max())), fill, dtype=np.int64)
     # One assignment is faster than one for each sentence.
     out[np.arange(out.shape[1]) < lengths[:, None]] = ids
     return out

@@ -21,7 +21,7 @@ def weighted(text: str) -> list[str]:
     return [option[1] for option in options if option for _ in range(int(option[2] or 1))]
 
 
-# table -> lines: what is left of the equals sign, right of it, and behind the colon
+# table -> lines: what is left of the equals sign, right of it, and after the colon
 TABLES = {
     name: [(re.split(" [=:] ", line) + ["", ""])[:3] for line in text.splitlines()]
     for name, text in tomllib.loads(

@@ -246,7 +246,7 @@ def other_positions(chances: Tensor, strongest: Tensor, src_lengths: Tensor) -> 
         chances: (B, T) from `drawn_chances`.
         strongest: (B, T).
         src_lengths: (B) real positions.
-    Returns: (B, T); without meaning behind the end, or where a source has one position only.
+    Returns: (B, T); without meaning after the end, or where a source has one position only.
     """
     # A number among the positions without the strongest: it skips the strongest.
     number = (chances * (src_lengths - 1).clamp(min=1)[:, None]).long()

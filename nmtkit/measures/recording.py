@@ -12,7 +12,7 @@ from torch import Tensor
 from nmtkit import console
 from nmtkit.arrays import Ints
 from nmtkit.data.batch_lists import longest_first
-from nmtkit.data.batches import READABLE, Batch, collate, on_device, readable
+from nmtkit.data.batches import LONGEST_READ, Batch, collate, on_device, short_rows
 from nmtkit.data.context import contexts
 from nmtkit.data.documents import ContextRule
 from nmtkit.data.pairs import Pairs
@@ -22,7 +22,7 @@ from nmtkit.nn.capture import capture
 from nmtkit.text.vocabulary import EOS, UNK
 from nmtkit.translate.forced import pair_batch
 
-POSITIONS = READABLE
+POSITIONS = LONGEST_READ
 """Most positions of each side of a batch, with padding: all weights are in memory at once."""
 CROSS = ("target", "source")
 """Queries and keys of an attention from the target to the source."""
@@ -124,7 +124,7 @@ def batches(
     rows: Ints | None = None,
 ) -> Iterator[Batch]:
     """Yield the pairs of a set in batches, the longest first, with the contexts of a rule. Pairs
-    that are too long for that are left out with a message (see `readable`).
+    that are too long for that are left out with a message (see `short_rows`).
 
     Args:
         rows: the numbers of the pairs to read; None: all.
@@ -139,13 +139,13 @@ def batches(
 
 
 def readable_rows(store: Pairs, rule: ContextRule | None, rows: Ints | None = None) -> Ints:
-    """Return the rows (None: all) without those that are too long (see `readable`), with a message.
+    """Return the rows (None: all) that are not too long (see `short_rows`); say what is left out.
 
     Raises: DataError if all are too long.
     """
     rows = np.arange(len(store.src_lengths)) if rows is None else rows
-    short = readable(store, rule, rows)
-    most = f"longer than {READABLE:,} subwords, with the context that the system reads"
+    short = short_rows(store, rule, rows)
+    most = f"longer than {LONGEST_READ:,} subwords, with the context that the system reads"
     if len(rows) and not len(short):
         raise DataError(f"{counted(len(rows), 'sentence')}: {most}", hint="choose shorter ones")
     if left_out := len(rows) - len(short):

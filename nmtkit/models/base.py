@@ -112,9 +112,9 @@ class Model(nn.Module, abc.ABC):
         return bool(vars(type(self)).get("packs"))
 
     def prepare(self, batch: Batch) -> Batch:
-        """Return a packed batch on the host with `cut`, whatever follows from lengths alone and
-        would take many small kernels on a GPU. Its shapes follow from those of the batch, and its
-        tensors are integers or bools.
+        """Return the batch with `prepared` set: whatever follows from lengths alone and would take
+        many small kernels on a GPU. The batch is packed and on the host. The shapes of `prepared`
+        follow from those of the batch, and its tensors are integers or bools.
         """
         return batch
 
@@ -184,6 +184,13 @@ def source_sight(batch: Batch) -> Sight:
     """
     packing = None if batch.segments is None else batch.segments.keys
     return own_sentence(packing) or visible_source(batch)
+
+
+def memory_sight(batch: Batch, visible: Sight) -> Sight:
+    """Return what a target position may attend to in the source: in a packed batch its own
+    sentence, else what a source position may (`visible`).
+    """
+    return batch.segments or visible
 
 
 def visible_source(batch: Batch) -> Visible:

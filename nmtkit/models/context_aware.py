@@ -8,7 +8,7 @@ from torch.nn import functional as F
 from nmtkit.data.batches import Batch
 from nmtkit.data.context import Context
 from nmtkit.errors import ConfigError
-from nmtkit.models.base import Memory, Vocabularies, source_sight
+from nmtkit.models.base import Memory, Vocabularies, memory_sight, source_sight
 from nmtkit.models.transformer import (
     DocumentSettings,
     DocumentTransformer,
@@ -91,7 +91,7 @@ class ContextAwareTransformer(DocumentTransformer):
             states = map(self._read, batch.context.of_like_length())
             keys = self.encoder[-1].context.source(*states)
         x = self.encoder[-1].read(x, visible, _of_sentences(keys, batch.context))
-        return self.remember(self.encoder_norm(x), batch.segments or visible)
+        return self.remember(self.encoder_norm(x), memory_sight(batch, visible))
 
     def _read(self, context: Context) -> Tensor:
         """Return the states (U, 1+M, D) of contexts with <s>, which a packed batch already has."""

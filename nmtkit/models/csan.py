@@ -234,7 +234,7 @@ class ConvolutionalTransformer(Transformer):
         else:
             sentences = visible[:, 0].long()  # padding sees padding
         s = self.settings
-        # A wider one sees the same.
+        # A window wider than the longest sentence sees the same positions.
         window = s.window if s.window < 2 * longest else 2 * longest - 1
         dtype = gpu.product_type(x)
         packed = isinstance(visible, Segments)

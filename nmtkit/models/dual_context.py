@@ -134,7 +134,7 @@ class DualContextAttention(Attention):
         # Of each unit, keys and values: (R, T, 2, H, C).
         units = [kv.unflatten(-1, (2, self.heads, -1)) for kv in (self.local_kv(local), global_kv)]
         # (R, 2·H, T, C) each
-        k, v = (part.transpose(1, 2) for part in gpu.parts(torch.cat(units, dim=3)))
+        k, v = (part.transpose(1, 2) for part in gpu.unbind_parts(torch.cat(units, dim=3)))
         q = q.unflatten(-1, (2 * self.heads, -1))
         return self.attend(q, k, v, visible, causal, cache, layer)
 

@@ -25,7 +25,7 @@ from nmtkit.data.context import Context
 from nmtkit.data.documents import ContextRule
 from nmtkit.data.packing import Copies, Segments, one_after_another
 from nmtkit.errors import ConfigError
-from nmtkit.models.base import Memory, State, Vocabularies, source_sight
+from nmtkit.models.base import Memory, State, Vocabularies, memory_sight, source_sight
 from nmtkit.models.transformer import DocumentSettings, DocumentTransformer, visible_words
 from nmtkit.nn.attention import CrossAttention
 from nmtkit.nn.capture import record, recorded_under
@@ -197,7 +197,7 @@ class HierarchicalAttentionNetwork(DocumentTransformer):
             words = context.copies or visible_words(context)
             contexts = self.encoder_context.remember(sources, words, context.rows)
             states = self.encoder_context(states, contexts)
-        memory = self.remember(states, batch.segments or visible)
+        memory = self.remember(states, memory_sight(batch, visible))
         if self.decoder_context is not None:
             with self._of_contexts():
                 parts = zip(context.of_like_length(), sources, strict=True)

@@ -23,7 +23,7 @@ from nmtkit.data.context import Context, stacked
 from nmtkit.data.documents import ContextRule, Join
 from nmtkit.data.packing import Copies, Packing, Segments
 from nmtkit.errors import ConfigError
-from nmtkit.models.base import Memory, Vocabularies, source_sight
+from nmtkit.models.base import Memory, Vocabularies, memory_sight, source_sight
 from nmtkit.models.context_encoder import ContextEncoder, Reader
 from nmtkit.models.transformer import DocumentSettings, DocumentTransformer, visible_words
 from nmtkit.nn.attention import CrossAttention, SelfAttention, attention
@@ -67,7 +67,7 @@ class MemorySettings(DocumentSettings):
     """
 
 
-SIDE_BY_SIDE = 2048
+CONTEXTS_AT_ONCE = 2048
 """Contexts of sentences that are read at once in a search."""
 Contexts = tuple[Tensor, Tensor, Visible]
 
@@ -109,14 +109,14 @@ class InterSentenceAttention(CrossAttention):
         """
         q = self.query(x).unflatten(-1, (self.heads, -1))  # (B, S, H, C)
         at_once = everywhere or torch.is_grad_enabled() or capturing()
-        if at_once or rows.numel() <= SIDE_BY_SIDE:
+        if at_once or rows.numel() <= CONTEXTS_AT_ONCE:
             return self._read(q, contexts, rows, visible, everywhere)
         # A long document's contexts, for a batch of sentences, would not fit into memory.
         sentences = []
         for i, count in enumerate((rows >= 0).sum(1).clamp(min=1).tolist()):
             real = None if visible is None else visible[i : i + 1]
             row = rows[i : i + 1, :count]
-            sentences.append(self._read(q[i : i + 1], contexts, row, real, False))
+            sentences.append(self._read(q[i : i + 1], contexts, row, real, everywhere=False))
         return torch.cat(sentences)
 
     def read_packed(self, x: Tensor, source: tuple[Tensor, Tensor], copies: Copies) -> Tensor:
@@ -227,25 +227,27 @@ class AssociatedMemory(nn.Module):
         queries, residual = self._queries(states, embedded, visible), self.read_residual
         with recorded_under("context."):
             parts = self._read_contexts(context, embedder)
-        read = self._meet(queries, visible, context, parts)
-        added = self.settings.context_residual
-        read = residual.leave(queries, read) if added else residual.norm(self.dropout(read))
+        read = self._attend_to_contexts(queries, visible, context, parts)
+        if self.settings.context_residual:
+            read = residual.leave(queries, read)
+        else:
+            read = residual.norm(self.dropout(read))
         read = self.feed_forward_residual(read, self.feed_forward)
         return self.gate.mix(states, read, context.has, "memory.gate")
 
     def _queries(self, states: Tensor, embedded: Tensor, visible: Sight) -> Tensor:
-        """Return what asks the contexts (B, S, D)."""
+        """Return the queries of the attention to the contexts (B, S, D)."""
         if not self.settings.inter_attention or self.settings.query_from == "encoder":
             return states
         first = self.source_first or self.first
         return self.source_residual(embedded, partial(first, visible=visible))
 
-    def _meet(
+    def _attend_to_contexts(
         self, queries: Tensor, visible: Sight, context: Context, parts: list[Tensor]
     ) -> Tensor:
         """Return what the queries (B, S, D) read of the parts of the contexts: (B, S, D)."""
         if context.copies is not None:
-            return self._meet_packed(queries, context.copies, parts)
+            return self._attend_to_packed_contexts(queries, context.copies, parts)
         rows, of_context = context.rows, visible_words(context)
         assert not isinstance(visible, Segments) and not isinstance(of_context, Segments)
         everywhere = self.settings.memory_scope == "batch" and self.training
@@ -260,10 +262,12 @@ class AssociatedMemory(nn.Module):
         total = mean(means, (rows >= 0).unsqueeze(1)).to(words.dtype)
         return total.unsqueeze(1).expand_as(queries)
 
-    def _meet_packed(self, queries: Tensor, copies: Copies, parts: list[Tensor]) -> Tensor:
+    def _attend_to_packed_contexts(
+        self, queries: Tensor, copies: Copies, parts: list[Tensor]
+    ) -> Tensor:
         """Return what the queries (1, S, D) of a packed batch read: (1, S, D).
 
-        A sentence without context reads <pad>, in vain.
+        A sentence without context reads <pad>; `GatedSum.mix` then returns its states unchanged.
         """
         if self.settings.inter_attention:
             return self.inter.read_packed(queries, self.inter.source(*parts), copies)
@@ -321,4 +325,4 @@ class AssociatedMemoryTransformer(DocumentTransformer):
         states = self.through_encoder(embedded, visible)
         if batch.context is not None:
             states = self.memory(states, embedded, visible, batch.context, self.src_embedder)
-        return self.remember(states, batch.segments or visible)
+        return self.remember(states, memory_sight(batch, visible))

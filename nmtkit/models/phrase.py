@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from nmtkit.data.batches import Batch
 from nmtkit.data.packing import Segments
 from nmtkit.errors import ConfigError
-from nmtkit.models.base import Memory, Vocabularies, source_sight
+from nmtkit.models.base import Memory, Vocabularies, memory_sight, source_sight
 from nmtkit.models.phrase_cuts import Phrases, in_packed, in_rows, ngrams, parsed
 from nmtkit.models.transformer import DecoderLayer, EncoderLayer, Transformer, TransformerSettings
 from nmtkit.nn import gpu
@@ -71,7 +71,9 @@ class PhraseSettings(TransformerSettings):
 
 
 class HalfOfW1(Linear):
-    """The D of W1's 2·D columns that meet R_t, or R_all, drawn within the bounds of all W1."""
+    """Half of W1: the columns that multiply R_t, or those that multiply R_all. Its initial weights
+    have the bounds of the whole W1 (2·D inputs).
+    """
 
     def draw(self, init: Init) -> None:
         super().draw(init)
@@ -100,7 +102,9 @@ class PhraseGenerator(nn.Module):
         """x (B, S, D) -> (B, c, D), or (1, N, D) -> (1, P, D); any vector for a phrase without
         tokens.
         """
-        s, shape, x = self.settings, (x.size(0), -1, x.size(2)), gpu.narrow(x).flatten(0, 1)
+        s = self.settings
+        shape = x.size(0), -1, x.size(2)
+        x = gpu.low_precision_copy(x).flatten(0, 1)  # (N, D)
         tokens = phrases.gathered(x)  # (P, m, D)
         if s.glance == "max":
             glance = tokens.max(1).values  # Eq. 2; the gradient goes to the maximum
@@ -149,7 +153,9 @@ class PhraseSublayer(nn.Module):
         Returns: (R, T, D).
         """
         o = self.attention(h, keys, visible)
-        both = torch.cat([gpu.narrow(h).to(o.dtype), o], dim=-1)  # under autocast both have 16 bits
+        both = torch.cat(
+            [gpu.low_precision_copy(h).to(o.dtype), o], dim=-1
+        )  # under autocast both have 16 bits
         hidden = self.inner(both, sigmoid=True)
         return self.residual.leave(
             x + o if self.adds_attention else x, self.outer(self.dropout(hidden))
@@ -218,7 +224,7 @@ class PhraseTransformer(Transformer):
         return self.settings.segmentation == "parse"
 
     def prepare(self, batch: Batch) -> Batch:
-        return replace(batch, cut=self._cut(batch))
+        return replace(batch, prepared=self._cut(batch))
 
     def embedder(self, table: Embedding) -> Embedder:
         s = self.settings
@@ -232,9 +238,9 @@ class PhraseTransformer(Transformer):
 
     def encode(self, batch: Batch) -> Memory:
         """See `Transformer.encode`; a layer's part has keys and values of its phrases, too."""
-        visible, phrases = source_sight(batch), batch.cut or self._cut(batch)
+        visible, phrases = source_sight(batch), batch.prepared or self._cut(batch)
         phrases = phrases.of_type(gpu.product_type(self.src_embedder.table.weight))
-        x = gpu.with_narrow(self.src_embedder(batch.src, visible=visible))
+        x = gpu.with_low_precision_copy(self.src_embedder(batch.src, visible=visible))
         tokens, vectors = self._through_levels(x, phrases, visible)
         mixed_phrases = self._mixed(vectors, self.phrase_mixture, "phrase_mixture")
         mixed_tokens = self._mixed(tokens, self.token_mixture, "token_mixture")
@@ -244,7 +250,7 @@ class PhraseTransformer(Transformer):
             seen = Segments(batch.segments.queries, seen.keys)
         for layer, part, x in zip(self.decoder, layers, mixed_phrases, strict=True):
             part["phrases"] = layer.phrases.attention.source(x), seen
-        return {"states": tokens[-1], "visible": batch.segments or visible, "layers": layers}
+        return {"states": tokens[-1], "visible": memory_sight(batch, visible), "layers": layers}
 
     def _through_levels(
         self, x: Tensor, phrases: Phrases, visible: Sight

@@ -1,6 +1,6 @@
 """Cuts of sentences into phrases of consecutive tokens: n-grams, or phrases of parse trees.
 
-A cut is the number of tokens of each phrase of each sentence, (B, c), with zeros behind the last
+A cut is the number of tokens of each phrase of each sentence, (B, c), with zeros after the last
 phrase.
 
 Legend: B sentences, S source length, c phrases of a sentence; N tokens of a batch, P phrases of a
@@ -23,7 +23,7 @@ class Phrases(NamedTuple):
     """P phrases of at most m consecutive tokens of a batch, whose rows stand one after another:
     N = B·S tokens, or the N tokens of a packed row.
 
-    A phrase that fills up a number of phrases has no tokens, and nothing attends to it.
+    Unused phrases, which round up the number, have no tokens and are never attended to.
     """
 
     cells: Tensor
@@ -54,8 +54,10 @@ class Phrases(NamedTuple):
         return at_positions(x, self.tokens, self.cells)
 
     def per_token(self, x: Tensor) -> Tensor:
-        """Return for each token the vector of its phrase, (P, D) -> (N, D)."""
-        return _PerToken.apply(x, *self[1:4])  # type: ignore[no-untyped-call]
+        """Return for each token the vector of its phrase, (P, D) -> (N, D). Call `of_type` first:
+        the gradient multiplies by `real`.
+        """
+        return _PerToken.apply(x, self.owners, self.tokens, self.real)  # type: ignore[no-untyped-call]
 
 
 class _PerToken(torch.autograd.Function):
@@ -101,7 +103,7 @@ def parsed(spans: Tensor, otherwise: Tensor) -> Tensor:
     """Return the cut of a batch that has parses, (B, c).
 
     Args:
-        spans: (B, c') tokens of each phrase, at most `longest_phrase`; 0 behind the last one. A row
+        spans: (B, c') tokens of each phrase, at most `longest_phrase`; 0 after the last one. A row
             of zeros has no parse.
         otherwise: (B, c''), the cut of rows without a parse.
     """

@@ -19,6 +19,7 @@ from nmtkit.models.base import (
     State,
     Vocabularies,
     embedding_tables,
+    memory_sight,
     source_sight,
 )
 from nmtkit.nn import cpu
@@ -189,7 +190,7 @@ class Transformer(Model):
         self.output = OutputLayer(vocabularies.tgt, s.d_model, tied, s.softmax_bias)
 
     def embedder(self, table: Embedding) -> Embedder:
-        """Return what a stack reads."""
+        """Return the embedding layer of a stack: scaled embeddings plus positions."""
         return Embedder(table, self.settings.d_model, self.settings.dropout)
 
     def encoder_layer(self, index: int) -> EncoderLayer:
@@ -223,7 +224,7 @@ class Transformer(Model):
         """
         visible = source_sight(batch)
         x = self.src_embedder(batch.src, visible=visible)
-        return self.remember(self.through_encoder(x, visible), batch.segments or visible)
+        return self.remember(self.through_encoder(x, visible), memory_sight(batch, visible))
 
     def through_encoder(self, x: Tensor, visible: Sight) -> Tensor:
         """Return the encoder's states of inputs x (B, S, D): (B, S, D)."""

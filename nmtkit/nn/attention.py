@@ -56,7 +56,9 @@ def attention(
         return _within_sentences(q, k, v, visible, causal, p)
     rows, steps, heads, width = q.shape
     q = q.reshape(k.size(0), -1, heads, width).transpose(1, 2)  # (B, H, K·T, C)
-    if steps == 1:  # an expression would be a symbol in a compiled graph, which no kernel takes
+    # A Python bool: "causal and steps > 1" would be a symbol in a compiled graph, which no kernel
+    # accepts.
+    if steps == 1:
         causal = False
     if capturing() or cpu.writes_attention_out(q, k):
         context = _explicit(q, k, v, visible, causal, p, name, parts)
@@ -77,12 +79,12 @@ def _within_sentences(
     """
     k, v = k.transpose(1, 2), v.transpose(1, 2)  # (1, S, H, C)
     queries, keys = segments
-    # The backward pass of an index would fill a whole gradient with zeros.
+    # squeeze, not q[0]: the backward pass of an index first fills a whole gradient with zeros.
     context = gpu.row_attention(q.squeeze(0), k.squeeze(0), v.squeeze(0), segments, causal, p)
     if context is not None:
         return context.flatten(1).unsqueeze(0)
     q, k, v = queries.padded(q), keys.padded(k).transpose(1, 2), keys.padded(v).transpose(1, 2)
-    # The future hides what stands behind a sentence.
+    # With a causal mask no query reaches the padding after its sentence.
     visible = None if causal else keys.visible
     return queries.packed(attention(q, k, v, visible, causal, p))
 
@@ -108,7 +110,7 @@ def _explicit(
         scores = torch.matmul(q, k.mT).div_(math.sqrt(q.size(-1)))  # (B, H, K·T, S)
         mask = mask_of(visible, causal, q, k, wide)
         if mask is not None:
-            scores.add_(_of_heads(mask))  # filling would need a backward pass
+            scores.add_(_with_head_axis(mask))  # filling would need a backward pass
         weights = _captured(scores.softmax(-1), name, parts)
         return torch.matmul(dropout(weights, p), v)
 
@@ -136,11 +138,11 @@ def _fused(q: Tensor, k: Tensor, v: Tensor, visible: Visible, causal: bool, p: f
     context = None if p else gpu.search_attention(q, k, v, mask)
     if context is not None:
         return context
-    mask = None if mask is None else _of_heads(mask)
+    mask = None if mask is None else _with_head_axis(mask)
     return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=p)
 
 
-def _of_heads(mask: Tensor) -> Tensor:
+def _with_head_axis(mask: Tensor) -> Tensor:
     return mask if mask.dim() == 4 else mask.unsqueeze(-3)
 
 
@@ -219,7 +221,9 @@ class SelfAttention(Attention):
             cache: the positions before these, to which these are added; None if x is everything.
             layer: the index of this layer in the cache.
         """
-        q, k, v = gpu.parts(self.qkv(x).unflatten(-1, (3, self.heads, -1)))  # (R, T, H, C) each
+        q, k, v = gpu.unbind_parts(
+            self.qkv(x).unflatten(-1, (3, self.heads, -1))
+        )  # (R, T, H, C) each
         k, v = k.transpose(1, 2), v.transpose(1, 2)
         return self.attend(q, k, v, visible, causal, cache, layer)
 
@@ -238,8 +242,8 @@ class CrossAttention(Attention):
         Args:
             parts: the states (B, S, D), or those of some rows at a time (B', S', D).
         """
-        kv = stacked([self.kv(gpu.narrow(part)) for part in parts])
-        k, v = gpu.parts(kv.unflatten(-1, (2, self.heads, -1)))
+        kv = stacked([self.kv(gpu.low_precision_copy(part)) for part in parts])
+        k, v = gpu.unbind_parts(kv.unflatten(-1, (2, self.heads, -1)))
         k, v = k.transpose(1, 2), v.transpose(1, 2)
         if torch.is_grad_enabled():
             return k, v

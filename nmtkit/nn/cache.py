@@ -1,4 +1,4 @@
-"""Keys and values of the target positions so far.
+"""The key-value cache: keys and values of the target positions so far.
 
 Buffers are sized once and written by index; reordering hypotheses moves nothing in them.
 """
@@ -16,13 +16,13 @@ from nmtkit.nn.masks import Visible, additive, future
 from nmtkit.nn.state import Continued, select_rows
 
 
-class Place(NamedTuple):
-    """A number of positions that the device counts."""
+class DeviceCount(NamedTuple):
+    """A count that lives on the device, and a bound that the host knows."""
 
-    number: Tensor
+    value: Tensor
     """int64 ()."""
-    most: int
-    """The number is smaller."""
+    below: int
+    """The count is smaller than this."""
 
 
 class Cache:
@@ -35,8 +35,8 @@ class Cache:
     large product is faster than several small ones. When the buffers are full, a CPU removes the
     entries that no row sees any more; the buffers are doubled if that would not free half of them.
 
-    After `fix`, all steps have the same shapes, until the buffers are doubled: queries attend to
-    whole buffers, and the device counts the entries. A CUDA graph of one step then serves all.
+    After `fix_shapes`, all steps have the same shapes until the buffers are doubled. Queries attend
+    to whole buffers, and the device counts the entries. A CUDA graph of one step then serves all.
     """
 
     CHANGING = "_length", "_entries", "_counted", "_seen", "recent", "_buffers"
@@ -56,18 +56,18 @@ class Cache:
         """bool (R, capacity); None = every row sees all entries of its group."""
         self._length = 0
         self._counted: tuple[Tensor, Tensor] | None = None
-        """After `fix`, the positions and the entries so far, int64 () each."""
+        """After `fix_shapes`, the positions and the entries so far, int64 () each."""
         self._index: Tensor | None = None
-        """After `fix`, the entries of this call (K)."""
+        """After `fix_shapes`, the entries of this call (K)."""
 
     @property
-    def length(self) -> int | Place:
+    def length(self) -> int | DeviceCount:
         """Return the number of target positions so far."""
         if self._counted is None:
             return self._length
-        return Place(self._counted[0], self._capacity)
+        return DeviceCount(self._counted[0], self._capacity)
 
-    def fix(self) -> None:
+    def fix_shapes(self) -> None:
         """Make all further steps, of one position each, alike in shape; make room for one step."""
         new = self._rows // self._groups
         if self._entries + new > self._capacity:
@@ -105,7 +105,7 @@ class Cache:
             self.visible = self._mask(steps, like)
         else:
             assert steps == 1
-            self.visible = self._mask_of_all(like)
+            self.visible = self._count_step(like)
 
     def append(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Add the keys and values of the new positions to one layer.
@@ -152,7 +152,7 @@ class Cache:
             visible[:, :, self._start :] &= ~future(steps, steps, like.device).repeat(count, count)
         return additive(visible, like.dtype)
 
-    def _mask_of_all(self, like: Tensor) -> Tensor:
+    def _count_step(self, like: Tensor) -> Tensor:
         """Count a step, and return its mask (G, K, capacity)."""
         assert self._counted is not None and self._seen is not None
         positions, entries = self._counted

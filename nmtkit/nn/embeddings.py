@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from nmtkit.nn.cache import Place
+from nmtkit.nn.cache import DeviceCount
 from nmtkit.nn.dropout import Dropout
 from nmtkit.nn.linear import Packable
 from nmtkit.nn.masks import Sight, packing_of
@@ -68,7 +68,7 @@ class Embedder(nn.Module):
         # The last table is used. Recorded CUDA graphs still read the earlier ones.
         self._sinusoids = [torch.empty(0)]
 
-    def forward(self, ids: Tensor, start: int | Place = 0, visible: Sight = None) -> Tensor:
+    def forward(self, ids: Tensor, start: int | DeviceCount = 0, visible: Sight = None) -> Tensor:
         """Return the inputs of a stack: ids (B, T) at positions start, start+1, … -> (B, T, D).
 
         In a packed batch, `visible` says where sentences begin.
@@ -80,11 +80,11 @@ class Embedder(nn.Module):
             positions = positions.index_select(0, packing.steps)
         return self.dropout(self.norm(torch.add(positions, vectors, alpha=self.table.scale)))
 
-    def positions(self, start: int | Place, length: int, like: Tensor) -> Tensor:
+    def positions(self, start: int | DeviceCount, length: int, like: Tensor) -> Tensor:
         """Return positions start … start+length-1, (length, D), of `like`'s device and type."""
-        if isinstance(start, Place):
-            index = start.number + torch.arange(length, device=like.device)
-            return self.positions(0, start.most + length - 1, like).index_select(0, index)
+        if isinstance(start, DeviceCount):
+            index = start.value + torch.arange(length, device=like.device)
+            return self.positions(0, start.below + length - 1, like).index_select(0, index)
         end, table = start + length, self._sinusoids[-1]
         if table.size(0) < end or table.dtype != like.dtype or table.device != like.device:
             # A table made in inference mode could not be used in training later.

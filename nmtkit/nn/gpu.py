@@ -80,7 +80,7 @@ def attends_in_rows(dtype: torch.dtype) -> bool:
     return _kernels is not None and dtype.itemsize == 2
 
 
-def parts(x: Tensor) -> tuple[Tensor, ...]:
+def unbind_parts(x: Tensor) -> tuple[Tensor, ...]:
     """Return x (R, T, n, H, C) as n tensors (R, T, H, C)."""
     kernels = _in_training(x)
     return x.unbind(2) if kernels is None else kernels.attention.parts(x)
@@ -159,7 +159,7 @@ def affine(
 
 
 def residual_norm(x: Tensor, y: Tensor, norm: nn.LayerNorm, p: float) -> Tensor | None:
-    """Return LN(x + Dropout(y)), float32 (…, D), of which `narrow` has a copy of 16 bits."""
+    """Return LN(x + Dropout(y)), float32 (…, D), with a copy for `low_precision_copy`."""
     kernels = _for(x)
     if kernels is None or not _plain(norm) or not kernels.norm.fits(x, y):
         return None
@@ -172,7 +172,7 @@ def residual_norm(x: Tensor, y: Tensor, norm: nn.LayerNorm, p: float) -> Tensor 
     return result
 
 
-def narrow_norm(x: Tensor, norm: nn.LayerNorm) -> Tensor | None:
+def low_precision_norm(x: Tensor, norm: nn.LayerNorm) -> Tensor | None:
     """Return LN(x) in 16 bits, (…, D), for products under autocast."""
     kernels = _for(x)
     rounded = None if kernels is None else _narrow_type(x)
@@ -187,8 +187,8 @@ def _plain(norm: nn.LayerNorm) -> bool:
     return type(norm) is nn.LayerNorm and has_parameters and not torch.compiler.is_compiling()
 
 
-def with_narrow(x: Tensor) -> Tensor:
-    """Return x with a copy of 16 bits for `narrow`, if several products under autocast read x."""
+def with_low_precision_copy(x: Tensor) -> Tensor:
+    """Return x with a copy of 16 bits, if several products under autocast read x."""
     learns = _in_training(x) is not None
     kind = _narrow_type(x) if learns else None  # tensors of a search have no versions
     if kind not in (None, x.dtype):
@@ -196,9 +196,9 @@ def with_narrow(x: Tensor) -> Tensor:
     return x
 
 
-def narrow(x: Tensor) -> Tensor:
-    """Return the copy for products that `residual_norm`, `with_narrow` or `recurrent_step` made of
-    x; else x.
+def low_precision_copy(x: Tensor) -> Tensor:
+    """Return the copy of 16 bits that `residual_norm`, `with_low_precision_copy` or
+    `recurrent_step` made of x for products; else x.
     """
     rounded, version = getattr(x, "in_16_bits", (None, 0))
     return rounded if rounded is not None and version == x._version else x
@@ -218,7 +218,7 @@ def product_type(x: Tensor) -> torch.dtype:
 def recurrent_step(
     cell: str, x: Tensor, h: Tensor, state: Callable[[Tensor], Tensor], *others: Any
 ) -> Tensor | None:
-    """Return the next state of a cell (…, R, H), with a copy of it for `narrow`.
+    """Return the next state of a cell (…, R, H), with a copy of it for `low_precision_copy`.
 
     Args:
         cell: the name of its function in kernels/cells.py.

@@ -136,7 +136,7 @@ class Linear(nn.Linear, Packable):
     """
 
     copies: tuple[Tensor, Tensor | None] | None = None
-    """Weight and bias in 16 bits, inside `parameters_at_once` and after `pack`."""
+    """Weight and bias in 16 bits, inside `multi_tensor_pass` and after `pack`."""
 
     def __init__(self, d_in: int, d_out: int, bias: bool = True, blocks: int = 1) -> None:
         self.blocks = blocks

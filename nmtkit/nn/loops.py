@@ -71,7 +71,7 @@ class LoopProduct:
     def __call__(self, x: Tensor) -> Tensor:
         """(R, in) -> (R, out), or (N, R, in) -> (N, R, out)."""
         matrix, bias = self._matrix, self._bias
-        x = gpu.narrow(x).to(matrix.dtype)
+        x = gpu.low_precision_copy(x).to(matrix.dtype)
         if torch.is_grad_enabled() and matrix.requires_grad:
             # The bias of this use takes the gradient of y to `_Uses`.
             number, bias = self._next_use(x.size(-2))

@@ -280,7 +280,8 @@ class _Schedule:
         device, batch, length = lengths.device, len(lengths), lengths.unsqueeze(1)
         self.order = lengths.argsort(descending=True, stable=True)
         t = torch.arange(steps, device=device)
-        # A GPU would be waited for; its steps take all sentences, which costs it little.
+        # Counting on a GPU would make the host wait. There every step has all sentences, which
+        # costs little.
         counts = [batch] * steps
         if cpu.reads_at_once(lengths):
             counts = (t.unsqueeze(1) < lengths).sum(1).tolist()
@@ -291,21 +292,21 @@ class _Schedule:
         position = torch.stack([t.expand_as(backwards), backwards])
         of_batch = position + steps * torch.arange(batch, device=device)[:, None]
         by_step = of_batch[:, self.order, : len(self.rows)].mT
-        # A row of a GPU is never left out.
+        # On a GPU no row is left out, so all positions are read.
         self.read = by_step.flatten(1)
         if sum(self.rows) < self.read.size(1):
             rows = torch.tensor(self.rows, device=device)
             self.read = by_step[:, torch.arange(batch, device=device) < rows[:, None]]
         """The positions (2, W) of all rows, step by step, among all (B·S) positions."""
-        rank = self.order.argsort()
+        row_of_sentence = self.order.argsort()
         start = batch * torch.arange(len(self.rows) + 1, device=device)
         if sum(self.rows) < batch * len(self.rows):
             starts = [0, *itertools.accumulate(self.rows, initial=batch)][: len(self.rows) + 1]
             start = torch.tensor(starts, device=device)
-        self.last = start[lengths] + rank
+        self.last = start[lengths] + row_of_sentence
         """Where the state after each sentence's last word is (B).
 
         It is counted among the states before the first step (B) and after each step (W).
         """
-        self.after = start[torch.minimum(position + 1, length)] + rank[:, None]
-        """Where the state of each position is (2, B, S); behind a sentence, its last state."""
+        self.after = start[torch.minimum(position + 1, length)] + row_of_sentence[:, None]
+        """Where the state of each position is (2, B, S); after a sentence, its last state."""

@@ -39,8 +39,8 @@ class Residual(nn.Module):
     def enter(self, x: Tensor) -> Tensor:
         """Return what the sublayer reads: under autocast on a GPU, numbers of 16 bits."""
         if not self.pre:
-            return gpu.narrow(x)
-        normal = gpu.narrow_norm(x, self.norm) if self.training else None
+            return gpu.low_precision_copy(x)
+        normal = gpu.low_precision_norm(x, self.norm) if self.training else None
         return self.norm(x) if normal is None else normal
 
     def leave(self, x: Tensor, y: Tensor) -> Tensor:

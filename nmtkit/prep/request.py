@@ -167,7 +167,7 @@ class Request:
         size = self.options.size or self.dataset.entry.train_pairs
         return {"size": size, "seed": self.options.seed}
 
-    def find(self) -> Callable[[Path], Corpus]:
+    def locate(self) -> Callable[[Path], Corpus]:
         """Find or download the files; return what makes the corpus readable in a folder."""
         dataset = self.dataset
         if dataset is None:

@@ -34,8 +34,8 @@ from nmtkit.text.tokenizer import SIDES, tokenizer_name, unspaced
 from nmtkit.toml import changes, flat, write_toml
 
 WORK, RAW, LOCAL = "prep-work", "raw", "local"
-OUTCOMES = 4
-"""Version of what tasks leave to later steps: work of another version is made anew."""
+WORK_FORMAT = 4
+"""Version of the files that tasks leave in a work folder; work of another version is made anew."""
 FEW_LINES = 2000
 """A training text of so few lines is prepared faster than worker processes start."""
 
@@ -80,24 +80,24 @@ def _prepare(
     """Make the prep folder anew; `old` describes the one that it replaces."""
     options = request.options
     work = options.work or run.path / WORK
-    share = options.shard is not None
-    raw = work / (f"{RAW}-{socket.gethostname()}-{os.getpid()}" if share else RAW)
+    shared = options.shard is not None
+    raw = work / (f"{RAW}-{socket.gethostname()}-{os.getpid()}" if shared else RAW)
     inputs = Inputs(request.settings.on_bad_utf8 == "error", raw)
     inputs.check(request.own_corpus.sets)
     _say_what_is_chosen(request)
-    read = request.find()
+    write_corpus = request.locate()
     key = _key(request, identity)
     fresh = not run.path.exists()
     with (
-        locked(run.path, "prep", shared=share),
-        _nothing_left(run, work, fresh and not share),
+        locked(run.path, "prep", shared=shared),
+        _nothing_left(run, work, fresh and not shared),
         run.recorded("prep", seed=identity.get("seed")),
-        work_folder(work, key, share, raw),
+        work_folder(work, key, raw, shared=shared),
     ):
         start = time.perf_counter()
         files.check_place(run.prep)
         folders.recover(run.prep, _owned)
-        corpus = _checked(read(raw), request, inputs, raw)
+        corpus = _checked(write_corpus(raw), request, inputs, raw)
         parser = Stanza(corpus.src) if options.parser else None
         jobs = options.jobs or cores()
         # for a training text of a few lines, this process
@@ -128,7 +128,7 @@ def _key(request: Request, identity: dict[str, Any]) -> str:
             "identity": identity,
             "settings": settings.model_dump(exclude=MACHINE),
             "tools": tools((corpus.src, corpus.tgt), settings),
-            "outcomes": OUTCOMES,
+            "outcomes": WORK_FORMAT,
         }
     )
 

@@ -56,7 +56,7 @@ def work_key(asked: files.JsonObject) -> str:
 
 
 @contextlib.contextmanager
-def work_folder(work: Path, key: str, share: bool, raw: Path) -> Iterator[None]:
+def work_folder(work: Path, key: str, raw: Path, *, shared: bool) -> Iterator[None]:
     """Hold a work folder, with what an earlier call with the same key has finished.
 
     After an error of the machine, or Ctrl-C, the folder stays, so that the same command goes on.
@@ -64,7 +64,7 @@ def work_folder(work: Path, key: str, share: bool, raw: Path) -> Iterator[None]:
     Args:
         work: the folder.
         key: from `work_key`.
-        share: True if other processes do other shards of the same work at the same time; the
+        shared: True if other processes do other shards of the same work at the same time; the
             folder then stays.
         raw: the folder in it for the raw text of this call, which begins empty. Shared work does
             not keep it.
@@ -79,25 +79,25 @@ def work_folder(work: Path, key: str, share: bool, raw: Path) -> Iterator[None]:
         )
     held = False
     try:
-        with locked(work, "prep", shared=share):
+        with locked(work, "prep", shared=shared):
             held = True
             for folder, folders, names in os.walk(work):  # rglob fails if a job ends meanwhile
                 for name in (*folders, *names):  # the tasks write here by paths of their own
                     files.check_place(Path(folder, name))
-            again = _begun(work, key, share)
+            again = _begun(work, key, shared)
             shutil.rmtree(raw, ignore_errors=True)
             try:
                 yield
             except NmtkitError as error:
                 # After a wrong command nothing can be used again.
                 useless = error.exit_code == ConfigError.exit_code and not again
-                if not share and (useless or not any(work.glob("*/*.json"))):
+                if not shared and (useless or not any(work.glob("*/*.json"))):
                     remove(work)
                 raise
-            if not share:
+            if not shared:
                 remove(work)
     finally:
-        if held and share:
+        if held and shared:
             shutil.rmtree(raw, ignore_errors=True)
         elif held and not (work / WORK_RECORD).exists():
             with contextlib.suppress(OSError):
@@ -111,7 +111,7 @@ def _is_empty(folder: Path) -> bool:
     return folder.is_dir() and all(path.name.startswith(ours) for path in folder.iterdir())
 
 
-def _begun(work: Path, key: str, share: bool) -> bool:
+def _begun(work: Path, key: str, shared: bool) -> bool:
     """True if an earlier call began this work; else begin it.
 
     Raises: DataError if the record is not one of prep; ConfigError if it is shared and of other
@@ -122,12 +122,12 @@ def _begun(work: Path, key: str, share: bool) -> bool:
         if load(WorkRecord, record).key == key:
             console.say(f"going on in {work}, which another call has begun")
             return True
-        if share:
+        if shared:
             hint = "give all jobs of an array the same options, or name another folder"
             raise ConfigError(f"{work} has the work of another call of prep", "--work", hint)
         console.say(f"removing what another call of prep left in {work}")
         remove(work)
-    WorkRecord(key=key, shared=share).write(record)
+    WorkRecord(key=key, shared=shared).write(record)
     return False
 
 

@@ -108,7 +108,7 @@ class Grid:
 
 
 def padded(text: str, width: int, left: bool = True) -> str:
-    """Return a text with spaces behind it, up to a width; or before it, if it is not `left`."""
+    """Return a text with spaces after it, up to a width; or before it, if it is not `left`."""
     space = " " * (width - cell_len(text))
     return text + space if left else space + text
 

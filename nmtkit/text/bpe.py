@@ -180,7 +180,7 @@ def _merged(symbols: list[str], ranks: dict[Pair, int], pairs: dict[int, Pair]) 
     """
     size = len(symbols)
     # A linked list over places: a merged pair lives at its left place, its right place is empty.
-    # The empty symbol behind the last one has no rank with any other.
+    # The empty symbol after the last one has no rank with any other.
     alive = [*symbols, ""]
     after, before = [*range(1, size + 1), size], list(range(-1, size))
     waiting: list[tuple[int, int]] = []

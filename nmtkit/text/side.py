@@ -27,7 +27,7 @@ from nmtkit.text.vocabulary import read_counts
 from nmtkit.text.words import Numbers
 
 RULES = {"text rules": "5"}
-"""Version of the rules of this room. A change of the words of any text changes it."""
+"""Version of how text becomes words. Raise it with every change that gives any text other words."""
 
 
 class TextSide:

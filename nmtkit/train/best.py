@@ -1,4 +1,4 @@
-"""A validation updates the best checkpoint, patience and the plateau schedule, and is reported."""
+"""After a validation: update best checkpoint, early stopping and plateau schedule, and report."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import math
 from nmtkit import console
 from nmtkit.errors import TrainingDiverged
 from nmtkit.settings import TrainSettings
-from nmtkit.train.optimizer import Plateau
 from nmtkit.train.reporting import Reporter
+from nmtkit.train.schedule import Plateau
 from nmtkit.train.state import Best, TrainState, Window
 from nmtkit.train.validation import Validation
 
@@ -32,7 +32,7 @@ def after_validation(
     by = s.best_by if s.dev_bleu else "dev_loss"
     new_best = is_better(measured, state.best, by)
     if regular:
-        _show_to_plateau(measured, state, s, reporter)
+        _update_plateau(measured, state, s, reporter)
         state.since_best = 0 if new_best else state.since_best + 1
     if new_best:
         state.best = Best(
@@ -71,7 +71,7 @@ def _forget_best(state: TrainState, settings: TrainSettings) -> None:
         state.plateau = Plateau(factor=state.plateau.factor)
 
 
-def _show_to_plateau(
+def _update_plateau(
     measured: Validation, state: TrainState, settings: TrainSettings, reporter: Reporter
 ) -> None:
     s = settings

@@ -105,6 +105,7 @@ class GradientSums:
             self._send()
         if self._rounded:
             self._waits.append(self._ranks.begin_sum(self._flats[-1][-LOSSES:]))
+        # One gather: the numbers, then for each parameter whether this rank has its gradient.
         used = [i in self._used for i in range(len(self._parameters))]
         rows = self._ranks.gather([*numbers, *used])
         for wait in self._waits:

@@ -1,4 +1,4 @@
-"""The gradient of an update.
+"""The gradient of an update, accumulated over its micro-batches.
 
 Each micro-batch has its own random numbers, seeded by its place in the update and not by the rank
 that computes it. So an update is the same for any number of ranks.
@@ -36,9 +36,9 @@ from nmtkit.nn.hardware import Hardware, widest
 from nmtkit.nn.recording import graphs_fit
 from nmtkit.settings import TrainSettings
 from nmtkit.train import loss as losses
-from nmtkit.train.at_once import parameters_at_once
 from nmtkit.train.gradient_sums import GradientSums
 from nmtkit.train.graphs import Graphs, copied_fields
+from nmtkit.train.multi_tensor import multi_tensor_pass
 from nmtkit.train.perturb import perturbation
 from nmtkit.train.ranks import Ranks
 from nmtkit.train.state import TrainState
@@ -48,8 +48,8 @@ from nmtkit.translate import step_graphs
 FEW_ROWS = 128
 """On a GPU, the rows of packed batches have a multiple of this many positions."""
 T = TypeVar("T")
-FITS = 2**53
-"""More positions than any batch has: everything fits into memory."""
+ALL_FIT = 2**53
+"""Larger than any batch: returned when every part fitted into memory."""
 
 
 def autocast_arguments(hardware: Hardware) -> dict[str, Any]:
@@ -166,7 +166,6 @@ class Gradients:
 
     def __post_init__(self) -> None:
         parameters = [p for p in self.model.parameters() if p.requires_grad]
-        dtype = getattr(torch, self.settings.sums)
         self.device = parameters[0].device
         self.joins = joins(self.settings, self.device)
         self.graphs: Graphs | None = None
@@ -181,13 +180,14 @@ class Gradients:
         in_rows = gpu.attends_in_rows(self._narrow or torch.float32)
         self._multiple = packed_multiple(self.model, self.settings, self.device.type, in_rows)
         self._perturb = perturbation(self.model, self.settings)
-        fits = self._perturb is None and graphs_fit(self.device)
-        fits = fits and not self.model.reads_batch_length
-        # Padded contexts would have many shapes.
-        if fits and (self._multiple or self.model.context_rule is None):
+        # A graph has one shape. Padded contexts would have many, and a batch that is perturbed, or
+        # whose length matters, cannot be rounded up.
+        few_shapes = self._multiple or self.model.context_rule is None
+        plain = self._perturb is None and not self.model.reads_batch_length
+        if few_shapes and plain and graphs_fit(self.device):
             self.graphs = Graphs(self._add_part, "batches")
-        replayed = self.graphs is not None
-        self._sums = GradientSums(parameters, self.ranks, dtype, replayed)
+        dtype = getattr(torch, self.settings.sums)
+        self._sums = GradientSums(parameters, self.ranks, dtype, self.graphs is not None)
 
     def share(self, update: list[Ids], make: bool = False) -> Share:
         """Return what this rank computes of an update, as memory is known now.
@@ -233,7 +233,7 @@ class Gradients:
             sums, too_big = self.add(share, step, divisor, self._sums.overlap)
             sums, self.notes = self._sums.finish(sums, [too_big, *self.note()])
             smallest = min(int(row.pop(0)) for row in self.notes)
-            if smallest == FITS:
+            if smallest == ALL_FIT:
                 return sums
             if self._released:
                 self.state.split_from = smallest
@@ -273,7 +273,7 @@ class Gradients:
             step, divisor: as of `compute`.
             before_last: gets the hidden states of the last part before their backward pass.
         Returns: sums (2) of the smoothed loss and of the negative log-likelihood; positions of the
-            part that did not fit into memory, else FITS.
+            part that did not fit into memory, else ALL_FIT.
         """
         sums = torch.zeros(2, dtype=widest(self.device), device=self.device)
         # The outermost region keeps the 16-bit copies of weights for all parts.
@@ -287,26 +287,26 @@ class Gradients:
                     if self.graphs:
                         scale = torch.full_like(sums[0], 1 / divisor)
                         sums += self.graphs(copied_fields(batch), scale)
-                        continue
-                    before = before_last if micro == share.parts[-1][0] else None
-                    sums += self._add_part(batch, 1 / divisor, before)
+                    else:
+                        before = before_last if micro == share.parts[-1][0] else None
+                        sums += self._add_part(batch, 1 / divisor, before)
                 except (RuntimeError, MemoryError) as error:
                     if not is_out_of_memory(error):
                         raise
                     return sums, self._too_big(rows)
-        return sums, FITS
+        return sums, ALL_FIT
 
     def parts(self, update: list[Ids]) -> list[Ids]:
         """Return the micro-batches of an update, cut for the ranks and to fit into memory."""
         if self.joins:
             rows = np.concatenate(update)
-            below = self.state.split_from or FITS
+            below = self.state.split_from or ALL_FIT
             lengths = self.store.lengths(rows)
             cut = equal_parts(rows, *lengths, self.ranks.world, below, self.positions)
         else:
             count = cuts_for_ranks(len(update), self.ranks.world)
             cut = [part for rows in update for part in np.array_split(rows, min(count, len(rows)))]
-        return [part for rows in cut for part in self._parts(rows)]
+        return [part for rows in cut for part in self._halved_to_fit(rows)]
 
     def positions(self, src_lengths: Integers, tgt_lengths: Integers) -> int:
         """Return the number of positions of a batch of pairs (B): both sides, padding included."""
@@ -314,11 +314,11 @@ class Gradients:
             return sum(filled(side, self._multiple) for side in (src_lengths, tgt_lengths))
         return padded_positions(src_lengths, tgt_lengths)
 
-    def positions_of(self, update: list[Ids]) -> int:
+    def positions_of_update(self, update: list[Ids]) -> int:
         """Return the number of positions in which an update is computed, with their padding. If
         batches are not joined, a batch counts as a whole, also where ranks or memory get parts.
         """
-        return sum(map(self._positions, self.parts(update) if self.joins else update))
+        return sum(map(self._positions_of_rows, self.parts(update) if self.joins else update))
 
     def _add_part(
         self,
@@ -331,14 +331,12 @@ class Gradients:
 
         Returns: sums (2) of the smoothed loss and of the negative log-likelihood.
         """
-        reading = self._perturb.reading() if self._perturb else contextlib.nullcontext()
-        at_once = (
-            parameters_at_once(self.model, self._narrow)
-            if self.graphs
-            else contextlib.nullcontext()
+        perturbing = self._perturb.reading() if self._perturb else contextlib.nullcontext()
+        multi_tensor = (
+            multi_tensor_pass(self.model, self._narrow) if self.graphs else contextlib.nullcontext()
         )
-        with at_once:
-            with torch.autocast(**self.autocast), reading:
+        with multi_tensor:
+            with torch.autocast(**self.autocast), perturbing:
                 hidden = target_states(self.model, batch)
             if before:
                 before(hidden)
@@ -351,21 +349,21 @@ class Gradients:
 
     def largest_part(self, update: list[Ids]) -> int:
         """Return the most positions that are computed at once in an update."""
-        return max(map(self._positions, self.parts(update)))
+        return max(map(self._positions_of_rows, self.parts(update)))
 
-    def _parts(self, rows: Ids) -> list[Ids]:
+    def _halved_to_fit(self, rows: Ids) -> list[Ids]:
         split_from = self.state.split_from
-        if split_from is None or len(rows) == 1 or self._positions(rows) < split_from:
+        if split_from is None or len(rows) == 1 or self._positions_of_rows(rows) < split_from:
             return [rows]
         half = len(rows) // 2
-        return self._parts(rows[:half]) + self._parts(rows[half:])
+        return self._halved_to_fit(rows[:half]) + self._halved_to_fit(rows[half:])
 
     def _too_big(self, rows: Ids) -> int:
         """Return the positions of a batch that does not fit into memory.
 
         Raises: EnvironmentProblem if it is a single pair, and graphs hold no memory.
         """
-        positions = self._positions(rows)
+        positions = self._positions_of_rows(rows)
         if len(rows) == 1 and self._released:
             raise EnvironmentProblem(
                 f"out of memory on a single sentence pair of {positions} positions (line"
@@ -374,5 +372,5 @@ class Gradients:
             )
         return positions
 
-    def _positions(self, rows: Ids) -> int:
+    def _positions_of_rows(self, rows: Ids) -> int:
         return self.positions(*self.store.lengths(rows))

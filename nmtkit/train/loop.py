@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import itertools
 import math
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -24,14 +25,15 @@ from nmtkit.models.base import Model
 from nmtkit.run import System
 from nmtkit.settings import TrainSettings
 from nmtkit.train import divergence, saving
-from nmtkit.train.ahead import Ahead, Prepared
 from nmtkit.train.best import after_validation
-from nmtkit.train.descent import Descent, describe_overflows, finite, warn_of_parts
 from nmtkit.train.ema import Averages
 from nmtkit.train.gradients import Gradients, Share
-from nmtkit.train.optimizer import learning_rate, optimizer_tensors
+from nmtkit.train.optimizer import optimizer_tensors
+from nmtkit.train.optimizer_step import OptimizerStep, describe_overflows, finite, warn_of_parts
+from nmtkit.train.prefetch import Prefetcher, PreparedUpdate
 from nmtkit.train.ranks import Ranks
 from nmtkit.train.reporting import Reporter
+from nmtkit.train.schedule import learning_rate
 from nmtkit.train.state import TrainState, Window
 from nmtkit.train.stop import Abandoned, Stop, reason_to_end
 from nmtkit.train.updates import Updates
@@ -43,18 +45,25 @@ FEW_PAIRS = 8
 """Pairs whose loss is measured before a checkpoint that no validation has measured."""
 
 
+class RankNote(NamedTuple):
+    """What a rank tells the others in an update: its signal (0 = none), and its clock."""
+
+    signal: float
+    seconds: float
+
+
 @dataclass(frozen=True)
-class Update:
+class MadeUpdate:
     """An update that was made unless `sums` are not finite, which only the device knows yet.
 
     Attributes:
         prepared: without its share.
         rate: the learning rate.
-        sums: (3) of `Descent.step`.
+        sums: (3) of `OptimizerStep.step`.
     """
 
     step: int
-    prepared: Prepared
+    prepared: PreparedUpdate
     rate: float
     sums: Tensor
 
@@ -95,12 +104,12 @@ class Trainer:
         place = state.epoch, state.window, state.index
         self.updates = Updates(self.store, self.settings, *place)
         self.gradients = Gradients(
-            self.model, self.store, self.settings, self.autocast, state, self.ranks, self._note
+            self.model, self.store, self.settings, self.autocast, state, self.ranks, self._rank_note
         )
         if self.validator is not None:
             self.validator.with_memory = self.gradients.with_memory
-        self.descent = Descent(self.gradients)
-        self.ahead = Ahead(self.updates, self.gradients)
+        self.optimizer_step = OptimizerStep(self.gradients)
+        self.prefetcher = Prefetcher(self.updates, self.gradients)
         self.stop = Stop()
         # The time of all updates, and when the one at hand began.
         self._seconds, self._begin = state.seconds, 0.0
@@ -110,8 +119,8 @@ class Trainer:
         self.ranks.before_exit = self.writer.wait
         self.reporter: Reporter
         # The updates since the last `read`, and the last update that was read.
-        self._unread: list[Update] = []
-        self._last_read: Update | None = None
+        self._unread: list[MadeUpdate] = []
+        self._last_read: MadeUpdate | None = None
 
     def run(self) -> None:
         """Train until there is a reason to end, then save everything.
@@ -131,7 +140,7 @@ class Trainer:
             self.reporter.note(error.message)
             raise
         finally:
-            self.ahead.close()
+            self.prefetcher.close()
             self._end_writing()
             self.reporter.close()
 
@@ -158,7 +167,7 @@ class Trainer:
                 self.reporter.say(f"{'' if state.step > begin else 'already '}{ending}")
                 return
             self.update()
-            signal_name = _signal_name(self.gradients.notes)
+            signal_name = _signal_name(RankNote(*note).signal for note in self.gradients.notes)
         self.save()
         self.ranks.first_does(self.writer.finish)
         message = f"stopped by {signal_name} after step {state.step:,}; everything is saved"
@@ -166,11 +175,10 @@ class Trainer:
 
     def signal_of_any_rank(self) -> str | None:
         """Return the name of the signal that asked any rank to stop, if there was one."""
-        return _signal_name(self.ranks.gather([self.stop.signal]))
+        return _signal_name(signal for (signal,) in self.ranks.gather([self.stop.signal]))
 
-    def _note(self) -> list[float]:
-        """Return what a rank tells the others in an update: its signal, and its clock."""
-        return [self.stop.signal, self._seconds + time.monotonic() - self._begin]
+    def _rank_note(self) -> RankNote:
+        return RankNote(self.stop.signal, self._seconds + time.monotonic() - self._begin)
 
     # An update
 
@@ -179,32 +187,31 @@ class Trainer:
         state, before = self.state, self.state.overflows
         self.make_update()
         if state.overflows > before:
-            self.reporter.detail(describe_overflows(self.descent.scaler, state, before))
+            self.reporter.detail(describe_overflows(self.optimizer_step.scaler, state, before))
         if state.step % self.settings.log_every == 0:
             self._log()
         self.reporter.move_bar(state)
 
     def make_update(self) -> None:
         """Make one update without a report."""
-        start, cpu = time.monotonic(), time.process_time()
-        self._begin, state = start, self.state
-        update = self.ahead.next()
-        state.step += 1
-        state.epoch, state.window, state.index = update.place
-        rate = learning_rate(self.settings, self.model.width, state.step, state.plateau)
-        self._descend(update, rate)
-        # All ranks take over the clock of rank 0, so that they make the same decisions. It was read
-        # when the gradients were summed.
-        state.seconds = self.gradients.notes[0][1]
-        self._add_time(start, cpu)
+        state = self.state
+        with self._timed():
+            update = self.prefetcher.next()
+            state.step += 1
+            state.epoch, state.window, state.index = update.place
+            rate = learning_rate(self.settings, self.model.width, state.step, state.plateau)
+            self._descend(update, rate)
+            # All ranks take over the clock of rank 0, so that they make the same decisions. It was
+            # read when the gradients were summed.
+            state.seconds = RankNote(*self.gradients.notes[0]).seconds
 
-    def _descend(self, update: Prepared, rate: float) -> None:
+    def _descend(self, update: PreparedUpdate, rate: float) -> None:
         """Make the step of an update, and average the weights if that is set."""
-        sums = self.descent.step(update, rate)
+        sums = self.optimizer_step.step(update, rate)
         if self.settings.ema:
             self.gradients.with_memory(self.averages.update, self.state.step, finite(sums))
         prepared = replace(update, share=None)  # whose batches take memory
-        self._unread.append(Update(self.state.step, prepared, rate, sums))
+        self._unread.append(MadeUpdate(self.state.step, prepared, rate, sums))
 
     def read(self) -> None:
         """Read and count what the updates since the last reading were like.
@@ -216,20 +223,22 @@ class Trainer:
         """
         unread, self._unread = self._unread, []
         if unread:
-            start, cpu = time.monotonic(), time.process_time()
-            numbers = torch.stack([update.sums for update in unread]).tolist()
-            for update, sums in zip(unread, numbers, strict=True):
-                self._count(update, *sums)
-            self._add_time(start, cpu)
+            with self._timed():
+                numbers = torch.stack([update.sums for update in unread]).tolist()
+                for update, sums in zip(unread, numbers, strict=True):
+                    self._count(update, *sums)
 
-    def _add_time(self, start: float, cpu: float) -> None:
-        """Count the time since `start`, and the processor's since `cpu`."""
-        seconds = time.monotonic() - start
+    @contextlib.contextmanager
+    def _timed(self) -> Iterator[None]:
+        """Count the time inside, and the processor's, as time of updates."""
+        self._begin, cpu = time.monotonic(), time.process_time()
+        yield
+        seconds = time.monotonic() - self._begin
         self._seconds += seconds
         self.state.log.seconds += seconds
         self.state.log.cpu += time.process_time() - cpu
 
-    def _count(self, update: Update, smoothed: float, nll: float, norm: float) -> None:
+    def _count(self, update: MadeUpdate, smoothed: float, nll: float, norm: float) -> None:
         self._last_read, prepared = update, update.prepared
         if divergence.check_finite(self.state, update.step, smoothed / prepared.tokens, norm):
             self.state.tokens += prepared.tokens
@@ -259,7 +268,7 @@ class Trainer:
             updates = itertools.islice(self.updates.of_window(), PROBED)
             update = max(updates, key=self.gradients.largest_part, default=update)
         self.gradients.compute(update, 0, 1)
-        self.descent.optimizer.zero_grad(set_to_none=True)
+        self.optimizer_step.optimizer.zero_grad(set_to_none=True)
 
     # Validations and checkpoints
 
@@ -320,8 +329,8 @@ class Trainer:
         return math.isfinite(of_pairs)
 
     def _begin_to_write(self) -> None:
-        self.state.scaler = self.descent.scaler.state_dict()
-        moments = optimizer_tensors(self.model, self.descent.optimizer)
+        self.state.scaler = self.optimizer_step.scaler.state_dict()
+        moments = optimizer_tensors(self.model, self.optimizer_step.optimizer)
         with self.averages.in_model() as raw:
             weights = saving.copied(loading.weights_of(self.model))
             tensors = saving.copied(moments | raw)
@@ -352,7 +361,7 @@ class Trainer:
         return divergence.write_report(error, self.system, self.state, cause, rows, update.rate)
 
 
-def _signal_name(notes: list[list[float]]) -> str | None:
-    """Return the name of the signal that is first in any note, if there is one."""
-    number = max(int(note[0]) for note in notes)
+def _signal_name(signals: Iterable[float]) -> str | None:
+    """Return the name of the highest signal, if there is one."""
+    number = int(max(signals))
     return signal.Signals(number).name if number else None

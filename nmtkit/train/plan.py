@@ -77,7 +77,7 @@ def plan_of_system(run: Run, system: System, options: TrainOptions) -> Plan | No
     console.say(f"'{system.name}' has the settings of {system.config}{more}")
     of_file = {}
     for section, schema in schemas_of(named_variant(stored.variant)).items():
-        known = settings.known(schema, getattr(stored, section))
+        known = settings.without_unknown(schema, getattr(stored, section))
         of_file[section] = settings.build(schema, known, section, system.config).model_dump()
     preset = stored.preset if stored.preset in preset_names() else ""
     return _plan(run, stored.variant, preset, stored.init_from, of_file, assigned)
@@ -212,8 +212,9 @@ def common_width(preset: str, model: dict[str, Any]) -> int:
     return int(model.get("d_model") or of_preset.get("d_model") or 256)
 
 
-def check_unchanged(system: System, plan: Plan, run: Run, allowed: Collection[str]) -> Plan:
-    """Refuse to continue a training with other settings or another corpus; print allowed changes.
+def plan_to_resume(system: System, plan: Plan, run: Run, allowed: Collection[str]) -> Plan:
+    """Return the plan to resume a training with; refuse changed settings or another corpus. Print
+    allowed changes.
 
     Args:
         system: has checkpoints and config.toml.
@@ -236,7 +237,7 @@ def check_unchanged(system: System, plan: Plan, run: Run, allowed: Collection[st
         )
     schemas = schemas_of(load_variant(plan.variant))
     if stored.variant == plan.variant:
-        known = settings.known(schemas["model"], stored.model)
+        known = settings.without_unknown(schemas["model"], stored.model)
         settings.build(schemas["model"], known, "model", system.config)
     else:
         del schemas["model"]

@@ -83,7 +83,7 @@ def retried(write: Callable[[], object], tidy: Callable[[], object]) -> None:
             write()
             return
         except (EnvironmentProblem, OSError) as error:
-            number = _number(error)
+            number = _errno(error)
             pauses = PAUSES[:1] if number is None or number in UNWRITABLE else PAUSES
             message = getattr(error, "message", str(error))
             if attempt >= len(pauses):
@@ -97,8 +97,8 @@ def retried(write: Callable[[], object], tidy: Callable[[], object]) -> None:
                 tidy()
 
 
-def _number(error: BaseException) -> int | None:
-    """Return the number of the system's error that an error comes from, if any."""
+def _errno(error: BaseException) -> int | None:
+    """Return the errno of an error or of its cause; None if there is none."""
     cause: BaseException | None = error
     while cause is not None:
         if (number := getattr(cause, "errno", None)) is not None:

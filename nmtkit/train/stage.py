@@ -48,7 +48,7 @@ from nmtkit.train.optimizer import put_optimizer_tensors
 from nmtkit.train.options import TrainOptions
 from nmtkit.train.plan import (
     Plan,
-    check_unchanged,
+    plan_to_resume,
     common_width,
     make_plan,
     named_variant,
@@ -177,7 +177,7 @@ class _Training:
     def ready_trainer(self) -> Trainer:
         """Return the trainer, after a check that a continued training has its settings."""
         if begun := self.begun:
-            self.plan = check_unchanged(self.system, self.plan, self.run, self.options.allow_change)
+            self.plan = plan_to_resume(self.system, self.plan, self.run, self.options.allow_change)
         with console.warnings_told_to(self.opening.append):
             trainer = self.make_trainer(begun)
             if not trainer.state.step and ":" in self.plan.variant:
@@ -222,7 +222,7 @@ class _Training:
             self.opening,
         )
         if begun:
-            put_optimizer_tensors(model, trainer.descent.optimizer, moments, where=path)
+            put_optimizer_tensors(model, trainer.optimizer_step.optimizer, moments, where=path)
         checks.check_ranks_agree(self.ranks, self.plan, state, model, autocast)
         self.announce(state, model, len(store))
         return trainer

@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import NonNegativeInt
 
-from nmtkit.train.optimizer import Plateau
+from nmtkit.train.schedule import Plateau
 
 
 @dataclass

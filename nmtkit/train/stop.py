@@ -1,4 +1,4 @@
-"""When a training ends: its budget, its patience, or a signal, after the step at hand."""
+"""When a training ends: its budget, early stopping (`train.patience`), or a signal."""
 
 from __future__ import annotations
 

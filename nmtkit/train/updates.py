@@ -68,7 +68,7 @@ class Updates:
         )
 
     def next(self) -> list[Ids]:
-        """Return the rows of each micro-batch; `epoch`, `window` and `index` then point behind
+        """Return the rows of each micro-batch; `epoch`, `window` and `index` then point after
         them.
         """
         if isinstance(self.pairs, Resegmented):

@@ -18,7 +18,7 @@ import torch
 
 from nmtkit import console, files
 from nmtkit.data.batch_lists import batch_list
-from nmtkit.data.batches import READABLE, collate, readable, without_targets
+from nmtkit.data.batches import LONGEST_READ, collate, short_rows, without_targets
 from nmtkit.data.padding import Ids
 from nmtkit.data.pairs import Pairs
 from nmtkit.data.store import Store
@@ -163,7 +163,7 @@ class Validator:
         lengths = store.src_lengths, store.tgt_lengths
         self._batches = batch_list(*lengths, settings.batch_size, settings.batch_unit, 0, 0)
         self._manifest = manifest = run.manifest()
-        self._most = max(READABLE, manifest.settings.max_subwords + 1)
+        self._most = max(LONGEST_READ, manifest.settings.max_subwords + 1)
         sentences, limit = settings.dev_sentences, self._search_settings.max_length_a
         self._dev_set = _dev_set_hash(manifest.files, dev.name, sentences, limit)
         self._decodes = settings.dev_bleu or settings.samples > 0
@@ -177,7 +177,7 @@ class Validator:
     def _readable(self) -> Ids:
         """The sentences that are not too long to be read."""
         every = np.arange(len(self._store))
-        rows = readable(self._store, self._model.context_rule, every, self._most)
+        rows = short_rows(self._store, self._model.context_rule, every, self._most)
         if left_out := len(every) - len(rows):
             console.warn(
                 f"validation leaves out {counted(left_out, 'sentence')} longer than"

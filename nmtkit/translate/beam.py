@@ -6,7 +6,7 @@ extended by every token but <pad> and <s>, and the best of these candidates by l
 many as there are slots - are kept; equal ones in the order of beam, then token id. A candidate that
 ends in </s> is finished: it leaves with its slot, so a sentence never has more than K hypotheses in
 all. A hypothesis has at most a·n+b tokens, </s> included, for n source tokens, </s> included; one
-that gets there without </s> is kept as unfinished, behind all finished ones. Finished hypotheses
+that gets there without </s> is kept as unfinished, after all finished ones. Finished hypotheses
 are ranked by log P / lp(|Y|), lp = ((5+|Y|)/6)^α, |Y| including </s> (Wu et al. 2016, eq. 14,
 without coverage).
 
@@ -67,7 +67,7 @@ def search(
     batch: Batch,
     settings: SearchSettings,
     beams: Beams | None = None,
-    few: int = 0,
+    leave: int = 0,
 ) -> list[NBest]:
     """Return the n best translations of each sentence of a batch.
 
@@ -77,9 +77,9 @@ def search(
         batch: src (B, S) and src_lengths (B); target fields are not read.
         settings: beam, length_penalty, max_length_a, max_length_b, nbest.
         beams: of the batch, for another method than beam search (`nmtkit.translate.methods`).
-        few: the search ends when no more than this number of sentences goes on.
+        leave: the search ends when at most this many sentences are unfinished.
     Returns: for each sentence at most `nbest` hypotheses, best first; neither their choice nor
-        their order depends on the other sentences. A sentence that went on has an empty list.
+        their order depends on the other sentences. An unfinished sentence has an empty list.
     Raises: TrainingDiverged if the models give no finite probability.
     """
     with inference(models):
@@ -87,7 +87,7 @@ def search(
         # Other methods and forced prefixes take numbers from the host in each step.
         plain = type(beams) is Beams and beams.forced is None
         graphs = step_graphs(models, batch.src.device) if plain else None
-        left = _search(Decoders(models, batch), beams, few, graphs)
+        left = _search(Decoders(models, batch), beams, leave, graphs)
     results = [[] if i in left else of for i, of in enumerate(beams.ranked())]
     if sum(map(bool, results)) + len(left) < len(results):
         raise TrainingDiverged(
@@ -342,10 +342,10 @@ class Search:
         self.last = self.last[rows]
 
 
-def _search(decoders: Decoders, beams: Beams, few: int, graphs: StepGraphs | None) -> set[int]:
+def _search(decoders: Decoders, beams: Beams, leave: int, graphs: StepGraphs | None) -> set[int]:
     """Do the search described at the top of this file.
 
-    Returns: the sentences that still went on when they were no more than a few.
+    Returns: the unfinished sentences, at most `leave`.
     """
     rows = beams.live.numel()
     search = Search(decoders, beams, torch.full((rows,), BOS, device=decoders.device))
@@ -357,7 +357,7 @@ def _search(decoders: Decoders, beams: Beams, few: int, graphs: StepGraphs | Non
         beams.note()
         if beams.looks:
             going = beams.look()
-            if sum(going) <= few:
+            if sum(going) <= leave:
                 return set(beams.sentences[going].tolist())
             staying = _stay(going, halves=graphs is not None)
             if len(staying) < len(going):

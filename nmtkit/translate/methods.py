@@ -21,7 +21,7 @@ def decode(
     batch: Batch,
     settings: SearchSettings,
     demands: Sequence[Demand],
-    few: int = 0,
+    leave: int = 0,
 ) -> list[NBest]:
     """Return the translations of each sentence of a batch: samples, or the n best; with `mbr` as
     many as are compared.
@@ -30,7 +30,7 @@ def decode(
         models, batch: as `search`.
         settings: sample, diverse_groups, mbr, and what the method reads.
         demands: of each sentence.
-        few: as `search`.
+        leave: as `search`.
     Raises: TrainingDiverged if the models give no finite probability; ConfigError for phrases with
         a method that cannot search for them.
     """
@@ -45,7 +45,7 @@ def decode(
     elif settings.diverse_groups > 1:
         method = DiverseBeams
     settings = settings.model_copy(update={"nbest": count})
-    return search(models, batch, settings, method(batch, settings, demands), few)
+    return search(models, batch, settings, method(batch, settings, demands), leave)
 
 
 def refuse_phrases(settings: SearchSettings) -> None:

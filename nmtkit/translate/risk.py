@@ -96,7 +96,7 @@ def external_utility(metric: ExternalMetric) -> PairUtility:
         if not metric.higher_is_better:
             numbers = -numbers
         ends = np.cumsum([len(of_source) ** 2 for of_source in texts])
-        matrices = zip(np.split(numbers, ends), texts, strict=False)  # nothing is behind the last
+        matrices = zip(np.split(numbers, ends), texts, strict=False)  # nothing is after the last
         return [matrix.reshape(len(t), len(t)) for matrix, t in matrices]
 
     return utility

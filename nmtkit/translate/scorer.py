@@ -15,7 +15,12 @@ from nmtkit.text.side import TextSide
 from nmtkit.text.vocabulary import EOS, UNK
 from nmtkit.translate.forced import forced_scores
 from nmtkit.translate.hypotheses import NBest
-from nmtkit.translate.searcher import POSITIONS, Read, best_ids, readable
+from nmtkit.translate.searcher import (
+    POSITIONS_PER_SENTENCE,
+    ContextIds,
+    best_ids,
+    without_blank_lines,
+)
 from nmtkit.translate.translator import Translator
 
 MOST_SUBWORDS = 20_000
@@ -23,7 +28,7 @@ MOST_SUBWORDS = 20_000
 attention grows with the square of its length.
 """
 Ids = list[int]
-Given = tuple[Ids, list[Ids], Sequence[int], list[Read]]
+Given = tuple[Ids, list[Ids], Sequence[int], list[ContextIds]]
 """A source, its targets, its spans, and what is read as context."""
 
 
@@ -107,9 +112,9 @@ class Scorer(Translator):
         batches = []
         for count, same in itertools.groupby(order, key=lambda i: len(tgt[i])):
             rows = list(same)
-            # A source needs a row for each of its targets. Short lines all count POSITIONS, so that
-            # they stay in their order.
-            positions = [count * max(POSITIONS, len(src[i]), longest[i]) for i in rows]
+            # A source needs a row for each of its targets. Short lines all count
+            # POSITIONS_PER_SENTENCE, so that they stay in their order.
+            positions = [count * max(POSITIONS_PER_SENTENCE, len(src[i]), longest[i]) for i in rows]
             batches += [[rows[place] for place in batch] for batch in self._batches(positions)]
         return batches
 
@@ -124,7 +129,7 @@ class Scorer(Translator):
 
     def _given_or_translated(
         self, heads: list[Ids], targets: list[list[Ids]], documents: Documents | None
-    ) -> list[Read]:
+    ) -> list[ContextIds]:
         """Return what is read of lines as context: of the target the first one that is given, else
         the system's own translation.
         """
@@ -134,7 +139,7 @@ class Scorer(Translator):
         if not all(targets):
             pieces = [[head] if head else [] for head in heads]
             no_spans: list[Sequence[int]] = [()] * len(heads)
-            translated = self._translated(pieces, no_spans, documents, counted=False)
+            translated = self._translate_lines(pieces, no_spans, documents, counted=False)
         return [
             (tuple(head), tuple(of_line[0]) if of_line else best_ids(hypotheses))
             for head, of_line, hypotheses in zip(heads, targets, translated, strict=True)
@@ -160,7 +165,7 @@ class Scorer(Translator):
         fitting = self._fitting(spans, [[line] for line in src])
         self._count_given(src, [target for targets in tgt for target in targets])
         reads = self._given_or_translated(heads, tgt, documents)
-        documents = readable(documents, heads)
+        documents = without_blank_lines(documents, heads)
         items = {
             line: (src[line], tgt[line], fitting[line], self._context(line, reads, documents))
             for batch in batches
@@ -172,7 +177,7 @@ class Scorer(Translator):
     def _score(self, lines: list[Given]) -> list[list[list[float]]]:
         src, tgt, spans, reads = zip(*lines, strict=True)
         known = spans if self._reads_spans else None
-        batch = source_batch(src, self.device, known, self._contexts(reads))
+        batch = source_batch(src, self.device, known, self._context_tensors(reads))
         flat = [ids for targets in tgt for ids in targets]
         scores = forced_scores(self.models, with_targets(batch, flat))
         count = len(tgt[0])

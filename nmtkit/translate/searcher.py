@@ -32,32 +32,32 @@ from nmtkit.translate.risk import PairUtility, distinct, least_risk
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-POSITIONS = 64
+POSITIONS_PER_SENTENCE = 64
 """A batch holds at most search.batch_size times this number of source positions, padding included:
 long sentences come in smaller batches.
 """
-ROOMY = 64 << 30
+LARGE_GPU_BYTES = 64 << 30
 """Bytes of memory. A larger GPU takes twice as many positions, unless search.batch_size is set."""
 AT_ONCE, AT_ONCE_ON_A_GPU = 128, 512
 """Sentences in a batch, unless search.batch_size says how many. Greedy search of MANY_LINES on a
-CPU has twice as many, because its sentences have one hypothesis each. Sentences with 2·ROWS samples
-or hypotheses are half as many, and so on.
+CPU has twice as many, because its sentences have one hypothesis each. With n samples or hypotheses
+a sentence, a batch has n // FULL_BATCH_HYPOTHESES times fewer sentences.
 """
 
-ENOUGH = 8
+BATCHES_TO_LEAVE_FROM = 8
 """From this number of batches on, each leaves its last sentences, which are searched together."""
-LEFT = 8
+LEAVE_ONE_IN = 8
 """A batch leaves at most one of this number of its sentences."""
-ROWS = 8
-"""On a CPU a batch leaves at most this number of hypotheses: more of them are worth a step. Memory
-holds whole batches with fewer than twice this number of hypotheses a sentence.
-"""
+LEFT_HYPOTHESES = 8
+"""On a CPU a batch leaves at most this number of hypotheses: more of them are worth a step."""
+FULL_BATCH_HYPOTHESES = 8
+"""Memory holds whole batches with fewer than twice this number of hypotheses a sentence."""
 
 
 MANY_LINES = 4000
 """Text of fewer lines is searched in smaller batches, and read in this process."""
 
-Read = tuple[tuple[int, ...], tuple[int, ...]]
+ContextIds = tuple[tuple[int, ...], tuple[int, ...]]
 """What a model reads of a line as context: source ids (of an over-long line its first piece) and,
 for models that read targets, the ids of the translation. Both end in </s>.
 """
@@ -72,7 +72,7 @@ class Piece:
     line: int
     ids: list[int]
     spans: Sequence[int]
-    context: list[Read]
+    context: list[ContextIds]
     demand: Demand
 
 
@@ -83,14 +83,14 @@ def sentences_at_once(settings: SearchSettings, device: torch.device, lines: int
     rows = (settings.mbr or settings.nbest) if settings.sample else settings.beam
     many = rows == 1 and lines >= MANY_LINES
     size = AT_ONCE_ON_A_GPU if device.type == "cuda" else AT_ONCE * (2 if many else 1)
-    return max(1, size // max(1, rows // ROWS))
+    return max(1, size // max(1, rows // FULL_BATCH_HYPOTHESES))
 
 
 def positions_at_once(settings: SearchSettings, device: torch.device) -> int:
     """Return the most source positions in a batch of the search, padding included."""
     automatic = device.type == "cuda" and not settings.batch_size
-    roomy = automatic and torch.cuda.get_device_properties(device).total_memory >= ROOMY
-    return sentences_at_once(settings, device, 0) * POSITIONS * (2 if roomy else 1)
+    roomy = automatic and torch.cuda.get_device_properties(device).total_memory >= LARGE_GPU_BYTES
+    return sentences_at_once(settings, device, 0) * POSITIONS_PER_SENTENCE * (2 if roomy else 1)
 
 
 class Searcher(ABC):
@@ -137,7 +137,7 @@ class Searcher(ABC):
     def _reads_targets(self) -> bool:
         return self.context_rule is not None and self.context_rule.targets
 
-    def _translated(
+    def _translate_lines(
         self,
         ids: list[list[list[int]]],
         spans: Sequence[Sequence[int]],
@@ -156,31 +156,31 @@ class Searcher(ABC):
             counted: the lines are lines `done`.
         Returns: of each line, of each piece, the n best translations.
         """
-        documents = readable(documents, ids)
+        documents = without_blank_lines(documents, ids)
         rounds = [list(range(len(ids)))]
         if documents is not None and self._reads_targets:
             rounds = list(documents.rounds(range(len(ids))))
-        heads: list[Read] = [(tuple(pieces[0]) if pieces else (), ()) for pieces in ids]
+        context_ids: list[ContextIds] = [(tuple(pieces[0]) if pieces else (), ()) for pieces in ids]
         hypotheses: list[list[NBest]] = [[] for _ in ids]
-        share = counted * len(ids) / max(1, sum(map(len, ids)))
+        lines_per_item = counted * len(ids) / max(1, sum(map(len, ids)))
         for lines in rounds:
             pieces: list[Piece] = []
             for line in lines:
-                context = self._context(line, heads, documents)
+                context = self._context(line, context_ids, documents)
                 for number, of_piece in enumerate(ids[line]):
                     demand = demands[line][number] if demands else Demand((line, number))
                     pieces.append(Piece(line, of_piece, spans[line], context, demand))
-            results = self._searched(pieces, share)
+            results = self._search_pieces(pieces, lines_per_item)
             if self.settings.mbr and self.utility is not None:
                 results = self._of_utility(self.utility, pieces, results)
             for number, piece in enumerate(pieces):
                 hypotheses[piece.line].append(results[number])
             if self._reads_targets:
                 for line in lines:
-                    heads[line] = (heads[line][0], best_ids(hypotheses[line]))
+                    context_ids[line] = (context_ids[line][0], best_ids(hypotheses[line]))
         return hypotheses
 
-    def _searched(self, pieces: list[Piece], share: float) -> dict[int, NBest]:
+    def _search_pieces(self, pieces: list[Piece], lines_per_item: float) -> dict[int, NBest]:
         """Search all pieces. The few sentences of a batch that go on when all others have ended are
         searched again, together with those of the other batches: a step of few sentences takes
         nearly as long as one of many.
@@ -193,9 +193,9 @@ class Searcher(ABC):
                 [numbers[i] for i in batch]
                 for batch in self._batches([len(piece.ids) for piece in waiting.values()])
             ]
-            work = partial(self._search, leaves=len(batches) >= ENOUGH)
-            found = self._by_batch(work, waiting, batches, share)
-            results |= {number: hypotheses for number, hypotheses in found.items() if hypotheses}
+            work = partial(self._search_batch, leaves=len(batches) >= BATCHES_TO_LEAVE_FROM)
+            hypotheses = self._by_batch(work, waiting, batches, lines_per_item)
+            results |= {number: nbest for number, nbest in hypotheses.items() if nbest}
             waiting = {n: piece for n, piece in waiting.items() if n not in results}
         return results
 
@@ -204,7 +204,7 @@ class Searcher(ABC):
         function: Callable[[list[Item]], list[Result]],
         items: Mapping[int, Item],
         batches: Sequence[Sequence[int]],
-        share: float = 1,
+        lines_per_item: float = 1,
     ) -> dict[int, Result]:
         """Apply a function to the items of each batch, on the workers.
 
@@ -212,27 +212,29 @@ class Searcher(ABC):
             function: returns a result for each item of a batch.
             items: by number.
             batches: numbers of items.
-            share: lines of an item.
+            lines_per_item: counted as done for each.
         Returns: the results by the numbers of the items.
         """
         work = [[items[number] for number in batch] for batch in batches]
         results: dict[int, Result] = {}
         for batch, of_batch in zip(batches, workers.mapped(function, work, self.jobs), strict=True):
             results.update(zip(batch, of_batch, strict=True))
-            self.done(sum(map(bool, of_batch)) * share)
+            self.done(sum(map(bool, of_batch)) * lines_per_item)
         return results
 
-    def _context(self, line: int, heads: list[Read], documents: Documents | None) -> list[Read]:
+    def _context(
+        self, line: int, context_ids: list[ContextIds], documents: Documents | None
+    ) -> list[ContextIds]:
         """Return what is read of the lines that are the context of a line.
 
         Args:
-            heads: what is read of each line; documents: of `readable`.
+            context_ids: what is read of each line; documents: of `without_blank_lines`.
         """
-        if self.context_rule is None or not heads[line][0]:
+        if self.context_rule is None or not context_ids[line][0]:
             return []
         sentences = [] if documents is None else documents.context(line, self.context_rule)
         self.counts["no_context"] += not len(sentences)
-        return [heads[sentence] for sentence in sentences]
+        return [context_ids[sentence] for sentence in sentences]
 
     def _batches(self, lengths: list[int]) -> list[list[int]]:
         """Return indices in batches, the longest first, so that workers end together and memory
@@ -241,25 +243,25 @@ class Searcher(ABC):
         size = sentences_at_once(self.settings, self.device, len(lengths))
         return longest_first(lengths, positions_at_once(self.settings, self.device), size)
 
-    def _search(self, pieces: list[Piece], leaves: bool) -> list[NBest]:
+    def _search_batch(self, pieces: list[Piece], leaves: bool) -> list[NBest]:
         """Translate a batch.
 
         Args:
             leaves: the last few sentences are left, and have no hypotheses.
         """
         spans = [piece.spans for piece in pieces] if self._reads_spans else None
-        context = self._contexts([piece.context for piece in pieces])
+        context = self._context_tensors([piece.context for piece in pieces])
         ids, few_shapes = [piece.ids for piece in pieces], self._replayed
         batch = source_batch(ids, self.device, spans, context, few_shapes)
-        few = len(pieces) // LEFT if leaves else 0
+        leave = len(pieces) // LEAVE_ONE_IN if leaves else 0
         if self.device.type == "cpu":
-            few = min(few, ROWS // self.settings.beam)
+            leave = min(leave, LEFT_HYPOTHESES // self.settings.beam)
         demands = [piece.demand for piece in pieces]
-        found = decode(self.models, batch, self.settings, demands, few)
+        hypotheses = decode(self.models, batch, self.settings, demands, leave)
         if not self.settings.mbr or self.utility is not None:
-            return found
+            return hypotheses
         nbest, drawn = self.settings.nbest, self.settings.sample
-        return [least_risk(h, self._texts(h), nbest, drawn) if h else [] for h in found]
+        return [least_risk(h, self._texts(h), nbest, drawn) if h else [] for h in hypotheses]
 
     def _of_utility(
         self,
@@ -279,7 +281,7 @@ class Searcher(ABC):
             for number, matrix in enumerate(matrices)
         }
 
-    def _contexts(self, reads: Sequence[Sequence[Read]]) -> Context | None:
+    def _context_tensors(self, reads: Sequence[Sequence[ContextIds]]) -> Context | None:
         """Return the contexts of a batch; equal contexts are stored once."""
         if self.context_rule is None:
             return None
@@ -292,8 +294,8 @@ class Searcher(ABC):
         )
 
 
-def readable(documents: Documents | None, lines: Sequence[object]) -> Documents | None:
-    """Return the documents of the lines that may be read as context.
+def without_blank_lines(documents: Documents | None, lines: Sequence[object]) -> Documents | None:
+    """Return the documents without blank lines, which are never context.
 
     Args:
         lines: a blank line is false.

@@ -113,7 +113,7 @@ class StepGraphs:
         if search.beams.step == 0:  # a sentence has one hypothesis
             search.step()
             return
-        search.decoders.fix()
+        search.decoders.fix_shapes()
         leaves = leaves_of(search)
         key = search.beams.settings.beam, *map(_kind, leaves)
         known = self._recorded.get(key)

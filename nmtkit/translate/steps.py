@@ -83,9 +83,9 @@ class Decoders:
             return scores[0]
         return torch.stack([wide(s).log_softmax(-1) for s in scores]).logsumexp(0)
 
-    def fix(self) -> None:
+    def fix_shapes(self) -> None:
         """Keep the shapes of caches from step to step."""
-        mapped(self._states, lambda leaf: leaf.fix() if isinstance(leaf, Cache) else None)
+        mapped(self._states, lambda leaf: leaf.fix_shapes() if isinstance(leaf, Cache) else None)
 
     def keep_rows(self, rows: Continued) -> None:
         """Go on with these rows of the states."""
@@ -165,7 +165,8 @@ def _first_largest(values: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _top_without_a_wait(values: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Return `top_sorted` by stable sorts alone: whether entries are equal is not asked.
+    """Return `top_sorted` by stable sorts, without waiting for a GPU to say whether entries
+    are equal.
 
     A stable sort puts the first of two equal chunks first, and so its entries.
     """

@@ -225,7 +225,7 @@ class Translator(Searcher):
         begins = [self.tgt_side.encode(d.prefix) if d.prefix.strip() else [] for d in asked]
         demanded = list(map(self._demands, asked, begins, ids, lines))
         fitting = self._fitting(spans, ids)
-        translated = self._translated(ids, fitting, documents, demanded)
+        translated = self._translate_lines(ids, fitting, documents, demanded)
         subwords = list(map(self._subwords, translated, begins))
         texts = self._mapped(Translator._text, list(itertools.chain(*subwords)))
         return (self._join(*of_line, texts) for of_line in zip(translated, subwords, strict=True))

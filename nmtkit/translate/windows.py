@@ -66,7 +66,7 @@ class Boundaries:
     known: Documents | None = None
 
     def starts(self, lines: list[str], first: int) -> list[int]:
-        """Return where documents start among some lines, counted from 0; the place behind the last
+        """Return where documents start among some lines, counted from 0; the place after the last
         line is one of them if it is known to start a document.
 
         Args:

@@ -13,7 +13,7 @@ import torch
 
 from nmtkit.analyze.alignment import Alignment, AlignmentOptions, of_head, select_sites
 from nmtkit.analyze.study import Study
-from nmtkit.data.batches import readable
+from nmtkit.data.batches import short_rows
 from nmtkit.data.context import contexts
 from nmtkit.data.pairs import GivenPairs
 from nmtkit.errors import ConfigError, DataError
@@ -201,7 +201,9 @@ def test_error_rate_and_spread_of_every_layer_by_one_pair_at_a_time(analysed, go
 def test_pairs_that_are_too_long_to_read_do_not_count(analysed, goldset, monkeypatch):
     analysed.system(model=DEEP)
     links = [row["links"] for row in analysed.rows("alignment", gold=goldset, head=1)]
-    monkeypatch.setattr(recording, "readable", partial(readable, most=3))  # of 4, 4 and 3 subwords
+    monkeypatch.setattr(
+        recording, "short_rows", partial(short_rows, most=3)
+    )  # of 4, 4 and 3 subwords
     finding = analysed.analyze("alignment", gold=goldset, head=1, sentence=3, force=True)
     assert links == [7] * 3 and [row["links"] for row in finding["table"]["rows"]] == [2] * 3
     assert {row["recall"]["value"] for row in finding["table"]["rows"]} <= {0, 50, 100}

@@ -14,7 +14,7 @@ from nmtkit.analyze import context, context_conditions, context_reading
 from nmtkit.analyze.context_conditions import Replaced, conditions
 from nmtkit.analyze.context_reading import Example, Reading
 from nmtkit.analyze.study import Study
-from nmtkit.data.batches import collate, readable
+from nmtkit.data.batches import collate, short_rows
 from nmtkit.data.context import Context
 from nmtkit.data.documents import ContextRule, Documents
 from nmtkit.data.pairs import GivenPairs
@@ -195,13 +195,13 @@ def test_the_losses_of_all_contexts_are_of_the_same_sentences(findings, run, mon
     system(run, "doc", "amn")
     store = Store(run.prep / "dev")
     most = int(np.sort(np.maximum(store.src_lengths, store.tgt_lengths))[-4])
-    monkeypatch.setattr(recording, "readable", partial(readable, most=most))
+    monkeypatch.setattr(recording, "short_rows", partial(short_rows, most=most))
     monkeypatch.setattr(context_conditions.Reader, "_translations", lambda *_: ["x"] * len(store))
     study = Study(run, "context", ["doc"], ["dev"])
     read = context_conditions.Reader(study, "doc").compare(Draws(len(store), 10))
     nats = [condition.loss.statistics[:, 0] for condition in read.values()]
     (rows,) = {tuple(np.flatnonzero(of_condition)) for of_condition in nats}
-    own = recording.readable(store, ContextRule(), np.arange(len(store)))
+    own = recording.short_rows(store, ContextRule(), np.arange(len(store)))
     assert set(rows) < set(own.tolist())
     assert study.too_long == {"doc": len(store) - len(rows)}
 

@@ -1,6 +1,6 @@
 """Steps of a search, and rows of all steps, if each batch goes on until its last sentence is over,
 and if its last sentences are searched together with those of the other batches
-(`Searcher._searched`).
+(`Searcher._search_pieces`).
 
 python tests/benchmarks/search_waste.py --run RUN --system NAME [--text FILE] [--beam 5 1]
 
@@ -44,7 +44,7 @@ def as_on_a_gpu() -> None:
     """Look at hypotheses and leave sentences as a search on a GPU does."""
     looks = property(lambda self: self.step % beam.LOOK == 0 or self.step >= self.longest)
     beam.Beams.looks = looks  # type: ignore[assignment, method-assign]
-    searcher.ROWS = 1 << 30
+    searcher.LEFT_HYPOTHESES = 1 << 30
 
 
 def main() -> None:
@@ -61,7 +61,7 @@ def main() -> None:
     lines = list(files.text_lines(text))
     print("| as on a | beam | steps alone | steps together | rows alone | rows together |")
     print("| --- | --- | --- | --- | --- | --- |")
-    enough = searcher.ENOUGH
+    enough = searcher.BATCHES_TO_LEAVE_FROM
     for device, size in (("CPU", searcher.AT_ONCE), ("GPU", searcher.AT_ONCE_ON_A_GPU)):
         if device == "GPU":
             as_on_a_gpu()
@@ -71,7 +71,7 @@ def main() -> None:
             group = SystemGroup(run, [system], settings)
             models = group.load(torch.device("cpu"), group.hardware(torch.device("cpu")).precision)
             figures = []
-            for searcher.ENOUGH in (math.inf, enough):  # type: ignore[assignment]
+            for searcher.BATCHES_TO_LEAVE_FROM in (math.inf, enough):  # type: ignore[assignment]
                 search = Translator.for_corpus(run.prep, models, settings)
                 figures.append(counted(search, lines))
             (steps_alone, rows_alone), (steps_together, rows_together) = figures

@@ -36,7 +36,7 @@ class Pausing(Translator):
     seconds: float
     """Of a sentence."""
 
-    def _searched(self, pieces: list[Piece], *_: object) -> dict[int, NBest]:
+    def _search_pieces(self, pieces: list[Piece], *_: object) -> dict[int, NBest]:
         time.sleep(self.seconds * len(pieces))
         last = len(self.tgt_vocab) - 1
         ids = [[min(token, last) for token in piece.ids[:-1]] for piece in pieces]

@@ -18,7 +18,7 @@ from nmtkit.data.batches import (
     Batch,
     collate,
     collate_packed,
-    readable,
+    short_rows,
     source_batch,
     with_targets,
 )
@@ -243,7 +243,7 @@ def test_sentences_that_are_too_long_or_read_such_are_left_out(lengths, most, co
             read.append(before)
         if all(max(lengths[i]) <= most for i in read):
             expected.append(row)
-    assert readable(store, rule, np.arange(len(lengths)), most).tolist() == expected
+    assert short_rows(store, rule, np.arange(len(lengths)), most).tolist() == expected
 
 
 @pytest.mark.parametrize("lengths", [([3, 1, 4], [2, 2]), ([2], [5, 40])])

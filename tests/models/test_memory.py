@@ -221,7 +221,7 @@ def test_outside_training_the_memory_of_a_batch_is_that_of_the_document(monkeypa
 
     expected = scores(text)
     assert scores(text, 1) == pytest.approx(expected, abs=1e-9)
-    monkeypatch.setattr(memory, "SIDE_BY_SIDE", 0)
+    monkeypatch.setattr(memory, "CONTEXTS_AT_ONCE", 0)
     assert scores(text) == pytest.approx(expected, abs=1e-9)
     changed = [abs(a - b) > 1e-6 for a, b in zip(scores(other), expected, strict=True)]
     assert not any(changed[:4]) and all(changed[4:])

@@ -268,7 +268,7 @@ def test_the_phrases_of_a_packed_batch_are_cut_on_the_host(monkeypatch):
     monkeypatch.setattr(model, "_cut", None)
     memory = model.encode(batch)
     keys, seen = memory["layers"][0]["phrases"]
-    assert keys[0].shape[::2] == (1, len(batch.cut.tokens)) == (1, len(seen.keys.cells))
+    assert keys[0].shape[::2] == (1, len(batch.prepared.tokens)) == (1, len(seen.keys.cells))
     assert seen.queries is batch.segments.queries
 
 

@@ -659,11 +659,11 @@ def test_an_affine_map_of_any_shape(shape, after, kernels, monkeypatch):
 def test_the_copy_of_16_bits_is_that_of_the_numbers(kernels, layer, monkeypatch):
     monkeypatch.setattr(gpu, "_narrow_type", lambda x: NARROW)
     x = gpu.residual_norm(numbers(5, 24), numbers(5, 24), layer, 0.1).detach_()
-    assert gpu.narrow(x).dtype == NARROW
-    near(gpu.narrow(x), x, NARROW)
+    assert gpu.low_precision_copy(x).dtype == NARROW
+    near(gpu.low_precision_copy(x), x, NARROW)
     x.add_(1)
-    assert gpu.narrow(x) is x
-    assert gpu.narrow(x + 1).dtype == WIDE
+    assert gpu.low_precision_copy(x) is x
+    assert gpu.low_precision_copy(x + 1).dtype == WIDE
 
 
 @pytest.mark.parametrize("last", [torch.tanh, lambda x: x.mT.contiguous().mT, lambda x: x])
@@ -696,7 +696,7 @@ def test_a_norm_of_another_kind_has_no_kernel(kernels):
         nn.LayerNorm(24, elementwise_affine=False),
     ):
         assert gpu.residual_norm(x, x, norm_layer.to(DEVICE), 0.0) is None
-        assert gpu.narrow_norm(x, norm_layer.to(DEVICE)) is None
+        assert gpu.low_precision_norm(x, norm_layer.to(DEVICE)) is None
 
 
 def test_a_model_of_16_bits_has_no_norm_kernel(kernels, layer):

@@ -332,7 +332,7 @@ def test_an_error_of_the_machine_keeps_the_folder(tmp_path):
     for error in (EnvironmentProblem("x"), KeyboardInterrupt()):
         with (
             pytest.raises(type(error)),
-            work_folder(tmp_path / "w", "key", share=False, raw=tmp_path / "raw"),
+            work_folder(tmp_path / "w", "key", shared=False, raw=tmp_path / "raw"),
         ):
             (tmp_path / "w" / "clean").mkdir(exist_ok=True)
             (tmp_path / "w" / "clean" / "00000.json").write_text("a task that is done")
@@ -340,13 +340,13 @@ def test_an_error_of_the_machine_keeps_the_folder(tmp_path):
         assert (tmp_path / "w" / WORK_RECORD).exists()
     with (
         pytest.raises(EnvironmentProblem),
-        work_folder(tmp_path / "x", "key", share=False, raw=tmp_path / "raw"),
+        work_folder(tmp_path / "x", "key", shared=False, raw=tmp_path / "raw"),
     ):
         raise EnvironmentProblem("nothing is done yet")
     assert not (tmp_path / "x").exists()
     with (
         pytest.raises(DataError),
-        work_folder(tmp_path / "new", "key", share=False, raw=tmp_path / "raw"),
+        work_folder(tmp_path / "new", "key", shared=False, raw=tmp_path / "raw"),
     ):
         raise DataError("broken")
     assert not (tmp_path / "new" / WORK_RECORD).exists()
@@ -357,7 +357,7 @@ def test_an_error_of_the_machine_keeps_the_folder(tmp_path):
 
 def begin(work, share=True):
     """Begin a call of prep, as a job of an array."""
-    with work_folder(work, "key", share, raw=work / "raw-node-1"):
+    with work_folder(work, "key", shared=share, raw=work / "raw-node-1"):
         pass
 
 

@@ -18,9 +18,9 @@ from nmtkit.models.base import Vocabularies
 from nmtkit.models.variants import build_model, count_parameters
 from nmtkit.score import lengths, paper
 from nmtkit.score.significance import TESTS
-from nmtkit.train.optimizer import learning_rate
 from nmtkit.train.options import TrainOptions
 from nmtkit.train.plan import make_plan
+from nmtkit.train.schedule import learning_rate
 from tests.recipes.recipe_calls import ROOT, nothing, run_recipe
 
 SIZES = tomllib.loads((ROOT / "tests/recipes/sizes.toml").read_text("utf-8"))

@@ -73,7 +73,12 @@ def test_a_packed_update_is_one_part_a_rank():
     lengths = np.random.default_rng(1).integers(5, 60, 3000)
     for ranks in (1, 4):
         parts = updates.equal_parts(
-            np.arange(3000), lengths, lengths, ranks, gradients.FITS, lambda *sides: np.sum(sides)
+            np.arange(3000),
+            lengths,
+            lengths,
+            ranks,
+            gradients.ALL_FIT,
+            lambda *sides: np.sum(sides),
         )
         assert len(parts) == ranks
 

@@ -31,7 +31,7 @@ def positions(parts, src, tgt):
     return [padded_positions(src[rows], tgt[rows]) for rows in parts]
 
 
-@given(LENGTHS, st.integers(1, 8), st.sampled_from([200, 1000, gradients.FITS]))
+@given(LENGTHS, st.integers(1, 8), st.sampled_from([200, 1000, gradients.ALL_FIT]))
 def test_every_pair_is_in_one_part_of_those_that_memory_holds(lengths, ranks, below):
     src, tgt = np.array(lengths).T
     parts = equal_parts(np.arange(len(src)), src, tgt, ranks, below)
@@ -45,7 +45,7 @@ def test_no_rank_is_idle(ranks):
     """An update of 7 batches of 64 pairs."""
     draw = np.random.default_rng(1)
     src, tgt = draw.integers(5, 60, (2, 7 * 64))
-    for below in (gradients.FITS, 9000):
+    for below in (gradients.ALL_FIT, 9000):
         parts = equal_parts(np.arange(7 * 64), src, tgt, ranks, below)
         work = np.array(positions(parts, src, tgt))
         assert len(parts) % ranks == 0 and max(work) < below
@@ -60,7 +60,7 @@ def test_the_number_of_parts_is_that_of_least_time(monkeypatch):
     rows = np.arange(100)
     for part in (1, 50, 500, 10**6):
         monkeypatch.setattr(updates, "PART", part)
-        chosen = equal_parts(rows, src, tgt, 1, gradients.FITS)
+        chosen = equal_parts(rows, src, tgt, 1, gradients.ALL_FIT)
         order = np.lexsort((src, tgt))[::-1]
         work = (src + tgt)[order].cumsum()
         times = []

@@ -5,14 +5,8 @@ import torch
 from torch import nn
 
 from nmtkit.settings import TrainSettings
-from nmtkit.train.optimizer import (
-    Plateau,
-    learning_rate,
-    make_optimizer,
-    optimizer_tensors,
-    set_rate,
-    step_if,
-)
+from nmtkit.train.optimizer import make_optimizer, optimizer_tensors, set_rate, step_if
+from nmtkit.train.schedule import Plateau, learning_rate
 
 
 def settings(**values):

@@ -33,7 +33,7 @@ from nmtkit.translate import output, searcher, workers
 from nmtkit.translate import translator as translator_module
 from nmtkit.translate import windows as windows_module
 from nmtkit.translate.scorer import Scorer
-from nmtkit.translate.searcher import readable, sentences_at_once
+from nmtkit.translate.searcher import sentences_at_once, without_blank_lines
 from nmtkit.translate.translator import Translator, Window
 from nmtkit.translate.windows import (
     Boundaries,
@@ -196,7 +196,7 @@ def test_workers_read_and_write_during_a_search(monkeypatch):
     """During a search workers read the next window, and write the translations of the last one."""
     monkeypatch.setattr(translator_module, "MANY_LINES", 2)
     events: list[str] = []
-    begin, search = Workers.begin, Translator._searched
+    begin, search = Workers.begin, Translator._search_pieces
 
     def begun(workers, shares):
         events.append({Translator._pieces: "read", Translator._text: "write"}[shares[0][0]])
@@ -207,7 +207,7 @@ def test_workers_read_and_write_during_a_search(monkeypatch):
         return search(*arguments)
 
     monkeypatch.setattr(Workers, "begin", begun)
-    monkeypatch.setattr(Translator, "_searched", searched)
+    monkeypatch.setattr(Translator, "_search_pieces", searched)
     translator, text = make(), lines(14, seed=4)
     text[3] = ""
     with translator.reading(2):
@@ -236,7 +236,7 @@ def test_workers_read_and_write_during_a_search(monkeypatch):
 def test_the_last_sentences_of_the_batches_are_searched_together(options, monkeypatch):
     text, batches, progress = lines(150), [], []
     for at_once in (math.inf, 2):
-        monkeypatch.setattr(searcher, "ENOUGH", at_once)
+        monkeypatch.setattr(searcher, "BATCHES_TO_LEAVE_FROM", at_once)
         model = recurrent(4, len(VOCABULARY), eos_bias=2.0, sharpness=3)
         model.__class__, model.lengths = Watched, []
         translator = make(model, batch_size=16, max_length_b=30, **options)
@@ -777,7 +777,7 @@ def test_contexts_do_not_depend_on_windows_nor_on_how_documents_are_given(text, 
 
     def found(lines, starting):
         for window, documents in windows_for(rule, windowed(lines, size), starting):
-            real = readable(documents, window)
+            real = without_blank_lines(documents, window)
             yield from (
                 (line, [window[other] for other in real.context(i, rule)])
                 for i, line in enumerate(window)

@@ -183,8 +183,8 @@ class GRUGate(Gate):
         self.width = width = d_state if inverted else d_source
         # Both sides have blocks for r and u; the input side has a third one, for the candidate.
         of_state, of_source = (2, 3) if inverted else (3, 2)
-        self.state = Linear(d_state, of_state * width, not inverted, of_state)
-        self.source = Linear(d_source, of_source * width, inverted, of_source)
+        self.state = Linear(d_state, of_state * width, bias=not inverted, blocks=of_state)
+        self.source = Linear(d_source, of_source * width, bias=inverted, blocks=of_source)
         self.candidate = Linear(width, width, bias=False)
 
     def prepare(self, h: Tensor) -> Tensor:

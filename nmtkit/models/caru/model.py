@@ -77,14 +77,17 @@ class CARUAttention(RecurrentModel):
         blocks = CELLS[s.cell].blocks
         # In these two modes the cell reads the context beside the word.
         beside = s.caembed in {"off", "state"}
-        self.cell_context: Any = Linear(read, blocks * h, False, blocks) if beside else None
+        self.cell_context: Any = (
+            Linear(read, blocks * h, bias=False, blocks=blocks) if beside else None
+        )
 
     def _attention(self, source: int) -> tuple[AdditiveAttention | GatedAttention, int]:
         """Return the attention to source states of a width E_h, and the width of its contexts."""
         s, h = self.settings, self.settings.d_hidden
         inverted = s.gate == "gru-inv"
         width = h if s.caatt and inverted else source
-        plain = AdditiveAttention(h, width, s.alignment_width or h, True, s.alignment == "bounded")
+        bounded = s.alignment == "bounded"
+        plain = AdditiveAttention(h, width, s.alignment_width or h, bias=True, bounded=bounded)
         if not s.caatt:
             return plain, width
         if s.gate == "caru":
@@ -220,17 +223,15 @@ class CARUAttention(RecurrentModel):
         x = (self.embed if embeds else self).cell.inputs(words)  # (T, R, G·H)
         dtype, wide, hidden = x.dtype, words.dtype, self.settings.d_hidden
         step = cell_step([self.cell], times, dtype)
-        if self.embed is None:
-            run = lambda t, s, c: (c, None)  # noqa: E731
-        else:
-            run = self.embed.loop(recent, times, dtype, words=x if embeds else None)
+        words_read = x if embeds else None
+        embed = self.embed and self.embed.loop(recent, times, dtype, words=words_read)
         if embeds:
             to_cell = cell_inputs(self.cell, times, dtype)
         else:
             x, to_cell = x.to(wide), loop_product([self.cell_context], times, dtype)
 
         def advance(t: int, s: Tensor, c: Tensor) -> tuple[Tensor, Tensor | None]:
-            u, gate = run(t, _hidden(s, hidden), c)
+            u, gate = embed(t, _hidden(s, hidden), c) if embed else (c, None)
             x_t = to_cell(u).to(wide) if embeds else x[t] + to_cell(u)
             return step(x_t, s), gate
 

@@ -65,7 +65,7 @@ def _reach(
 
 @triton.jit
 def _pair(k, v, columns, keys, k_row, v_row, width, C: tl.constexpr):
-    """Return keys and values, both (keys, C); those after the last one are any."""
+    """Return keys and values, both (keys, C); rows after the last key are arbitrary."""
     clamped = tl.minimum(columns, keys - 1)
     return _load(k, clamped, k_row, width, C), _load(v, clamped, v_row, width, C)
 

@@ -19,14 +19,14 @@ from torch.amp import GradScaler
 
 from nmtkit import console
 from nmtkit.errors import counted
-from nmtkit.train.ahead import Prepared
 from nmtkit.train.gradients import Gradients
 from nmtkit.train.graphs import Graphs
 from nmtkit.train.optimizer import make_optimizer, set_rate, step_if
+from nmtkit.train.prefetch import PreparedUpdate
 from nmtkit.train.state import TrainState
 
 
-class Descent:
+class OptimizerStep:
     """Makes the steps of a training.
 
     Args:
@@ -41,7 +41,7 @@ class Descent:
         if gradients.graphs is not None:
             self._finish = Graphs(self._clipped_step, "the optimiser's steps")
 
-    def step(self, update: Prepared, rate: float) -> Tensor:
+    def step(self, update: PreparedUpdate, rate: float) -> Tensor:
         """Compute the gradients of all batches, then make a step of Adam if they are finite.
 
         All ranks decide alike, because the gradients and losses are sums over the ranks.
@@ -60,7 +60,7 @@ class Descent:
             self.optimizer.zero_grad(set_to_none=True)
         return sums
 
-    def _gradient(self, update: Prepared) -> Tensor:
+    def _gradient(self, update: PreparedUpdate) -> Tensor:
         """Compute the gradient of an update, times the scale of the loss.
 
         Returns: (2) the smoothed loss and the negative log-likelihood.
@@ -89,7 +89,7 @@ class Descent:
             torch.nn.utils.clip_grads_with_norm_(self.model.parameters(), limit, norm)
         return torch.cat([losses, norm.to(losses.dtype)[None]])
 
-    def _scaled_step(self, update: Prepared, losses: Tensor) -> Tensor:
+    def _scaled_step(self, update: PreparedUpdate, losses: Tensor) -> Tensor:
         """Return `_clipped_step` for float16.
 
         It waits for the numbers, because it may have to compute the update again.
@@ -112,7 +112,7 @@ def finite(sums: Tensor) -> Tensor:
     """Return true if the smoothed loss and the norm are finite.
 
     Args:
-        sums: (3) of `Descent.step`.
+        sums: (3) of `OptimizerStep.step`.
     """
     return torch.isfinite(sums[::2]).all()
 

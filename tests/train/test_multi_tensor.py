@@ -6,7 +6,7 @@ import torch
 from nmtkit.models.variants import VARIANTS
 from nmtkit.nn.linear import Linear
 from nmtkit.train import loss as losses
-from nmtkit.train.at_once import parameters_at_once
+from nmtkit.train.multi_tensor import multi_tensor_pass
 from tests.models.contract import Case, batch_for
 
 NARROW = torch.bfloat16
@@ -31,7 +31,7 @@ def test_the_gradients_are_those_of_autocast(variant):
         expected = [p.grad.clone() for p in model.parameters()]
         for p in model.parameters():
             p.grad = first[p] = torch.full_like(p, 0.5)
-        with parameters_at_once(model, dtype):
+        with multi_tensor_pass(model, dtype):
             add_gradients(model, batch)
         for p, right in zip(model.parameters(), expected, strict=True):
             assert p.grad is first[p]
@@ -46,7 +46,7 @@ def test_layers_read_the_copies():
     for p in model.parameters():
         p.grad = torch.zeros_like(p)
     layer = next(m for m in model.modules() if isinstance(m, Linear))
-    with parameters_at_once(model, NARROW):
+    with multi_tensor_pass(model, NARROW):
         assert layer.copies[0].dtype == layer.copies[1].dtype == NARROW
         with AUTOCAST:
             torch.compile(layer, backend="eager")(torch.ones(1, layer.in_features)).sum().backward()
@@ -68,7 +68,7 @@ def test_weights_with_hooks_and_computed_weights_have_no_copies():
     layers[2].weight.register_post_accumulate_grad_hook(seen.append)
     for p in layers.parameters():
         p.grad = torch.zeros_like(p)
-    with parameters_at_once(layers, NARROW), AUTOCAST:
+    with multi_tensor_pass(layers, NARROW), AUTOCAST:
         layers(torch.ones(1, 4)).sum().backward()
     assert not layers[0].weight.grad.any() and seen[0] is layers[2].weight
     assert all(p.grad.any() for p in layers[1].parameters())
@@ -79,6 +79,6 @@ def test_an_error_leaves_the_gradients_in_their_places():
     places = {}
     for p in model.parameters():
         p.grad = places[p] = torch.zeros_like(p)
-    with pytest.raises(RuntimeError, match="stop"), parameters_at_once(model, NARROW):
+    with pytest.raises(RuntimeError, match="stop"), multi_tensor_pass(model, NARROW):
         raise RuntimeError("stop")
     assert all(p.grad is place for p, place in places.items())

@@ -26,13 +26,13 @@ UPDATES = 3
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedUpdate:
     """An update that is ready to be computed.
 
     Attributes:
         rows: of each micro-batch.
         tokens, positions, padding: see Window.
-        place: epoch, window and index behind the update (see `Updates`).
+        place: epoch, window and index after the update (see `Updates`).
         passes: over the training set, up to the end of the update.
         share: of this rank, with its batches; None if nothing is prepared ahead, or memory does not
             hold it.
@@ -55,7 +55,7 @@ def updates_ahead(device: torch.device, pairs: Store) -> int:
     return UPDATES if device.type == "cuda" and not isinstance(pairs, Resegmented) else 0
 
 
-class Ahead:
+class Prefetcher:
     """Yields prepared updates in their order; an error of the thread is raised by `next`.
 
     Args:
@@ -67,9 +67,9 @@ class Ahead:
         self._updates, self._gradients = updates, gradients
         self._count = updates_ahead(gradients.device, updates.pairs)
         self._thread = ThreadPoolExecutor(1, "batches", self._begin)
-        self._queue: deque[Future[Prepared]] = deque()
+        self._queue: deque[Future[PreparedUpdate]] = deque()
 
-    def next(self) -> Prepared:
+    def next(self) -> PreparedUpdate:
         """Return the next update."""
         if not self._count:
             return self._prepare()
@@ -86,16 +86,16 @@ class Ahead:
         if self._gradients.device.type == "cuda":
             torch.cuda.set_device(self._gradients.device)
 
-    def _prepare(self) -> Prepared:
+    def _prepare(self) -> PreparedUpdate:
         updates = self._updates
         rows = updates.next()
         lengths = [updates.pairs.lengths(batch) for batch in rows]
         tokens = sum(int(tgt.sum()) for _, tgt in lengths)
-        positions = self._gradients.positions_of(rows)
+        positions = self._gradients.positions_of_update(rows)
         padding = positions - tokens - sum(int(src.sum()) for src, _ in lengths)
         place = updates.epoch, updates.window, updates.index
         share = self._share(rows) if self._count else None
-        return Prepared(rows, tokens, positions, padding, place, updates.passes, share)
+        return PreparedUpdate(rows, tokens, positions, padding, place, updates.passes, share)
 
     def _share(self, rows: list[Ids]) -> Share | None:
         """Return the share of this rank with its batches; None if memory does not hold them.

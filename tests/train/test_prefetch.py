@@ -7,7 +7,7 @@ import torch
 
 from nmtkit.data.store import Store
 from nmtkit.errors import DataError
-from nmtkit.train import ahead, gradients
+from nmtkit.train import gradients, prefetch
 from nmtkit.train.loop import Trainer
 from tests.train.test_resume import SETTINGS, outcome, short_of_memory, stop, two_ctrl_c
 from tests.train.tiny import make_run, trainer
@@ -17,7 +17,7 @@ go = trainer(SETTINGS)
 
 @pytest.fixture(autouse=True)
 def one_thread_each(monkeypatch):
-    monkeypatch.setattr(ahead, "updates_ahead", lambda device, pairs: 3)
+    monkeypatch.setattr(prefetch, "updates_ahead", lambda device, pairs: 3)
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def without(tmp_path, monkeypatch):
 
     def outcome_of(*settings, patch=None):
         with monkeypatch.context() as context:
-            context.setattr(ahead, "updates_ahead", lambda device, pairs: 0)
+            context.setattr(prefetch, "updates_ahead", lambda device, pairs: 0)
             if patch:
                 patch(context)
             go(other, *settings)
@@ -87,7 +87,7 @@ def test_the_thread_is_ahead(run, monkeypatch):
 
     def noted(self):
         make_update(self)
-        waiting.append(len(self.ahead._queue))
+        waiting.append(len(self.prefetcher._queue))
 
     monkeypatch.setattr(Trainer, "make_update", noted)
     go(run)
@@ -117,5 +117,5 @@ def test_a_second_ctrl_c_ends_at_once(run, monkeypatch):
 
 def test_only_a_gpu_has_updates_prepared(monkeypatch):
     monkeypatch.undo()
-    assert ahead.updates_ahead(torch.device("cuda:1"), None) == 3
-    assert ahead.updates_ahead(torch.device("cpu"), None) == 0
+    assert prefetch.updates_ahead(torch.device("cuda:1"), None) == 3
+    assert prefetch.updates_ahead(torch.device("cpu"), None) == 0

@@ -17,7 +17,7 @@ from nmtkit.nn.linear import Linear
 
 
 @contextlib.contextmanager
-def parameters_at_once(model: nn.Module, dtype: torch.dtype | None) -> Iterator[None]:
+def multi_tensor_pass(model: nn.Module, dtype: torch.dtype | None) -> Iterator[None]:
     """For one forward and backward pass: linear layers multiply by copies of their weights, and the
     new gradients of all parameters are added at the end.
 
