@@ -9,9 +9,15 @@ import numpy as np
 
 from nmtkit import console, environment
 from nmtkit.analyze.analysis import Finding, Measured, PaperAnalysis, PaperOptions
-from nmtkit.analyze.speeds import CostFacts, logged_speeds, relative, stored_speeds
 from nmtkit.analyze.study import Study
-from nmtkit.analyze.timing import Timing, measure_speed
+from nmtkit.analyze.timing import (
+    CostFacts,
+    Timing,
+    logged_speeds,
+    measure_speed,
+    relative,
+    stored_speeds,
+)
 from nmtkit.data.documents import ContextRule
 from nmtkit.data.store import Store
 from nmtkit.measures.macs import Macs, Parameters, count_macs, count_parameters

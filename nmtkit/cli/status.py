@@ -15,9 +15,14 @@ from nmtkit.cli.program import examples
 from nmtkit.errors import DataError, NmtkitError, explained
 from nmtkit.options import Options, option
 from nmtkit.records import BestCheckpoint, load
-from nmtkit.report import digests
 from nmtkit.report.commands import of_run
-from nmtkit.report.contents import Contents, Remark, read_stages
+from nmtkit.report.contents import (
+    Contents,
+    Remark,
+    digest_of_scores,
+    has_digest,
+    read_stages,
+)
 from nmtkit.run import Run, System
 from nmtkit.score.stored_scores import Scores
 from nmtkit.tables.table import Column, Table, text_column
@@ -124,7 +129,7 @@ def _outdated(contents: Contents) -> Iterator[str]:
         if reported.outdated:
             remarks.append(Remark(f"analyze/{name}: out of date", reported.command))
     page = run.path / "report" / "index.html"
-    if page.is_file() and not digests.has(page, digests.of_scores(run)):
+    if page.is_file() and not has_digest(page, digest_of_scores(run)):
         remarks.append(Remark("report: older than the scores"))  # its options are not stored
     for remark in remarks:
         command = of_run(remark.command, run) if remark.command else ""

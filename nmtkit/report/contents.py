@@ -334,3 +334,20 @@ def _read_calls(contents: Contents) -> None:
 def _some(names: list[str]) -> str:
     more = len(names) - MOST_NAMES
     return ", ".join(names[:MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
+
+
+def digest_of_scores(run: Run) -> str:
+    """Return one number for the scores of a run."""
+    paths = sorted(run.path.glob("score/[!.]*/scores.json"))
+    return files.text_sha256(json.dumps(files.hashes(paths, run.path)))
+
+
+def has_digest(page: Path, digest: str) -> bool:
+    """True if a page exists and was made from what has this digest."""
+    if not page.is_file():
+        return False
+    try:
+        with open(page, encoding="utf-8") as stream:
+            return f'content="{digest}"' in stream.read(4096)
+    except (OSError, UnicodeDecodeError):
+        return False

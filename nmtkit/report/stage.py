@@ -16,8 +16,8 @@ from nmtkit import console, files
 from nmtkit.errors import ConfigError, EnvironmentProblem
 from nmtkit.locks import locked
 from nmtkit.models import checkpoints
-from nmtkit.report import digests, explorer, page
-from nmtkit.report.contents import Contents, read_contents
+from nmtkit.report import explorer, page
+from nmtkit.report.contents import Contents, digest_of_scores, has_digest, read_contents
 from nmtkit.report.options import ReportOptions
 from nmtkit.report.texts import read_texts
 from nmtkit.run import Run, choose, code_commit
@@ -65,14 +65,14 @@ def report(run: Run, **values: Any) -> Path:
         held.enter_context(locked(run.path / "report", "report", reads=True))
         contents = list(map(read_contents, runs))
         digest = _digest(contents, options)
-        if not options.force and digests.has(path, digest):
+        if not options.force and has_digest(path, digest):
             console.say("report: up to date (--force makes it again)")
         else:
             parts = [
                 _part(each, number if options.also else 0, len(runs))
                 for number, each in enumerate(contents, 1)
             ]
-            scores = digests.of_scores(run)
+            scores = digest_of_scores(run)
             _write(path, parts, options, commit=call.commit or "", digest=digest, scores=scores)
     console.put(str(path))
     return path

@@ -28,7 +28,7 @@ from nmtkit.score.evaluate import (
 from nmtkit.score.external_metrics import SetTexts, check_paths
 from nmtkit.score.metrics import Scorer, has_words
 from nmtkit.score.options import ScoreOptions
-from nmtkit.score.printing import print_results
+from nmtkit.score.result_tables import print_results
 from nmtkit.settings import PrepSettings, build
 from nmtkit.text.side import TextSide
 from nmtkit.text.tokenizer import usual_tokenizer

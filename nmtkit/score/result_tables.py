@@ -1,5 +1,5 @@
 """The tables of a result (the record saved as scores.json): scores, significance, training seeds,
-lengths.
+lengths; and how the results of a test set, or of several, are printed on stdout.
 """
 
 from __future__ import annotations
@@ -9,10 +9,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from nmtkit import console
 from nmtkit.errors import counted
 from nmtkit.score import lengths
 from nmtkit.score.metrics import decimals, header
 from nmtkit.score.notes import length_notes, main_notes, seed_notes, significance_notes
+from nmtkit.score.options import ScoreOptions
 from nmtkit.score.significance import LEVEL, header_of_test
 from nmtkit.score.stored_scores import (
     GroupScore,
@@ -20,6 +22,7 @@ from nmtkit.score.stored_scores import (
     Scores,
     SeedDifference,
 )
+from nmtkit.tables.fitting import as_wide
 from nmtkit.tables.table import Column, Table, interval_column, text_column
 
 FIRST = ("bleu", "delta", "p", "chrf", "ter", "length_ratio")
@@ -191,3 +194,62 @@ def p_column(result: Scores, test: str, key: str, header: str) -> Column:
 def _title(result: Scores) -> str:
     sentences = counted(result.sentences, "sentence")
     return f"{result.set}: {sentences}, {counted(result.references, 'reference')}"
+
+
+def print_results(results: Sequence[Scores], options: ScoreOptions) -> None:
+    """Print results, one a test set, on stdout. CSV gets a column `set`, JSON is one list.
+
+    CSV has the scores alone (and each after a blank line, those by length and those of a paper, if
+    asked for). Other forms have the significance of BLEU and of metrics that are asked for too;
+    that of all metrics is in the files of a run, and in JSON.
+    """
+    form = options.output_format
+    if form == "json":
+        console.print_json([result.model_dump() for result in results])
+        return
+    blocks = [_printed(result, options) for result in results]
+    if form == "csv":
+        _print_csv([result.set for result in results], blocks)
+        return
+    for number, (result, block) in enumerate(zip(results, blocks, strict=True)):
+        for stem, table in block.items():
+            if number or stem != "scores":
+                console.put()
+            table.print(form)
+        if form == "table" and result.by_length and "lengths" in block:
+            console.put("\n" + as_wide(lengths.bars(result.by_length.groups), console.width()))
+
+
+def _print_csv(set_names: Sequence[str], blocks: Sequence[dict[str, Table]]) -> None:
+    """Print the tables of each kind as one, with a column `set` and the columns of all tables."""
+    for stem in dict.fromkeys(stem for block in blocks for stem in block):
+        if stem == "significance":
+            continue
+        tables = {
+            name: block[stem]
+            for name, block in zip(set_names, blocks, strict=True)
+            if stem in block
+        }
+        widest_first = sorted(tables.values(), key=lambda table: -len(table.columns))
+        columns = {column.key: column for table in widest_first for column in table.columns}
+        rows = []
+        for name, table in tables.items():
+            for row in table.rows:
+                cells = dict(zip([c.key for c in table.columns], row, strict=True))
+                rows.append([name, *map(cells.get, columns)])
+        if stem != "scores":
+            console.put()
+        Table("score", "", [text_column("set"), *columns.values()], rows).print("csv")
+
+
+def _printed(result: Scores, options: ScoreOptions) -> dict[str, Table]:
+    """Return the tables of a result that are asked for, in their order."""
+    by_seed = options.group_by is not None
+    block = {"scores": seeds_table(result) if by_seed else main_table(result)}
+    if len(result.systems) > 1 and not by_seed:
+        block["significance"] = significance_table(result, ["bleu", *result.asked_further])
+    if result.paper and options.paper:
+        block["paper"] = result.paper.table
+    if options.length_groups is not None and result.by_length:
+        block |= length_tables(result)
+    return block

@@ -33,9 +33,8 @@ from nmtkit.score.external_metrics import SetTexts, check_paths, external_metric
 from nmtkit.score.metrics import METRICS, tokenizer_for
 from nmtkit.score.options import ScoreOptions
 from nmtkit.score.plain_files import score_files
-from nmtkit.score.printing import print_results
 from nmtkit.score.resampling import Draws
-from nmtkit.score.result_tables import tables
+from nmtkit.score.result_tables import print_results, tables
 from nmtkit.score.stored_scores import ScoredFrom, Scores, SeedGroup
 from nmtkit.score.translations import (
     NOT_THE_SEARCH,
