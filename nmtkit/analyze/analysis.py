@@ -32,7 +32,7 @@ from nmtkit.options import Options as Options
 from nmtkit.options import flag as flag
 from nmtkit.options import option as option
 from nmtkit.records import FindingInputs, StoredFinding, load_or_warn
-from nmtkit.score.paper import Kind
+from nmtkit.score import paper as papers
 from nmtkit.score.paper import Measured as Measured
 from nmtkit.tables.fitting import as_wide, wrapped
 from nmtkit.tables.table import Table
@@ -102,38 +102,28 @@ class Finding:
     name: str = ""
     title: str = ""
 
-    @classmethod
-    def of(cls, record: StoredFinding) -> Finding:
-        """Return the finding of a record, without figure and attachments."""
-        values = {key: getattr(record, key) for key in ("text", "bars", "facts", "name", "title")}
-        paper = record.paper.table if record.paper else None
-        return cls(record.table.table, paper=paper, **values)
-
     def beside(self, paper: Table) -> Finding:
         """Return the finding with a paper's numbers, which are also kept as paper.{md,tex,csv}."""
         forms = {f"paper.{suffix}": content for suffix, content in paper.forms().items()}
         return replace(self, attachments=self.attachments | forms, paper=paper)
 
-    def as_json(self) -> files.JsonObject:
-        """Return everything but figure and attachments as plain values."""
-        values = {key: getattr(self, key) for key in ("name", "title", "text")}
-        values["table"] = self.table.as_json()
-        if self.paper is not None:
-            values["paper"] = self.paper.as_json()
-        return {**values, "bars": self.bars, "facts": self.facts}
-
-    def write(self, folder: Path, inputs: FindingInputs) -> None:
+    def write(self, folder: Path, inputs: FindingInputs) -> StoredFinding:
         """Write table.{md,tex,csv}, figure.svg, the attachments and, last, finding.json into
         analyze/<name>/. An earlier finding stays if the disk is full: its finding.json and its
         unchanged attachments are removed when all new files are written, before these get their
         names.
+
+        Returns: what finding.json holds.
         """
         earlier = stored(folder)
         folders.remove_unfinished(folder)
         names = sorted(self.attachments)
         hashes = {name: files.text_sha256(self.attachments[name]) for name in names}
+        values = {key: getattr(self, key) for key in ("name", "title", "text", "bars", "facts")}
+        values["table"] = self.table.as_json()
+        values["paper"] = self.paper and self.paper.as_json()
         record = StoredFinding(
-            format=1, **self.as_json(), attachments=names, hashes=hashes, made_from=inputs
+            format=1, **values, attachments=names, hashes=hashes, made_from=inputs
         )
         texts = {f"table.{suffix}": content for suffix, content in self.table.forms().items()}
         texts |= self.attachments | ({} if self.figure is None else {"figure.svg": self.figure})
@@ -149,21 +139,24 @@ class Finding:
             for name in ("finding.json", *outdated):
                 files.remove(folder / name)
         console.say(f"{self.name}: written to {folder}")
+        return record
 
-    def print(self, output_format: str) -> None:
-        """Print on stdout in one of the formats of `nmtkit.tables.table`."""
-        if output_format == "json":
-            console.print_json(self.as_json())
-            return
-        self.table.print(output_format)
-        for_people = output_format == "table"
-        if for_people and self.bars:
-            console.put("\n" + as_wide(self.bars, console.width()))
-        if self.paper is not None:
-            console.put()
-            self.paper.print(output_format)
-        if for_people:
-            console.put("\n" + "\n".join(wrapped(self.text, console.width())))
+
+def print_finding(finding: StoredFinding, output_format: str) -> None:
+    """Print a finding on stdout in one of the formats of `nmtkit.tables.table`."""
+    if output_format == "json":
+        of_files = {"format", "attachments", "hashes", "made_from"}
+        console.print_json(finding.model_dump(exclude=of_files))
+        return
+    finding.table.table.print(output_format)
+    for_people = output_format == "table"
+    if for_people and finding.bars:
+        console.put("\n" + as_wide(finding.bars, console.width()))
+    if finding.paper is not None:
+        console.put()
+        finding.paper.table.print(output_format)
+    if for_people:
+        console.put("\n" + "\n".join(wrapped(finding.text, console.width())))
 
 
 def stored(folder: Path) -> StoredFinding | None:
@@ -218,13 +211,29 @@ class Analysis(ABC, Generic[O, R]):
     def present(self, result: R) -> Finding:
         """Return the table, the figure and a text on how to read them."""
 
+    def finding(self, study: Study) -> Finding:
+        """Measure, and return what the finding shows.
+
+        Raises: as `measure`.
+        """
+        return self.present(self.measure(study))
+
 
 class PaperAnalysis(Analysis[P, R]):
     """An analysis of numbers that some paper prints in a table."""
 
-    paper: ClassVar[Kind]
+    paper: ClassVar[papers.Kind]
     """The columns of a paper's tables that it measures."""
 
     @abstractmethod
     def printed_too(self, result: R) -> Measured:
         """Return the measured numbers that a paper's table prints, too."""
+
+    def finding(self, study: Study) -> Finding:
+        printed = papers.asked(self.options.paper, self.options.table, self.paper)
+        result = self.measure(study)
+        finding = self.present(result)
+        if printed is None:
+            return finding
+        ours = self.printed_too(result)
+        return finding.beside(papers.beside(printed, self.paper, ours, study.dataset))

@@ -16,9 +16,9 @@ from nmtkit.analyze.analysis import (
     Analysis,
     Finding,
     Options,
-    PaperAnalysis,
     as_words,
     flag,
+    print_finding,
     stored,
 )
 from nmtkit.analyze.study import Study
@@ -28,9 +28,8 @@ from nmtkit.errors import ConfigError, DataError, check_known, counted
 from nmtkit.locks import check_writable, locked
 from nmtkit.models import checkpoints
 from nmtkit.names import HINT, is_new_name
-from nmtkit.records import FindingInputs
+from nmtkit.records import FindingInputs, StoredFinding
 from nmtkit.run import Run, code_commit
-from nmtkit.score import paper as papers
 from nmtkit.tables.table import check_format
 from nmtkit.user_classes import blamed_on, check_base, load_class, place_of
 
@@ -109,7 +108,7 @@ def analyze(
     study = _study(run, cls, systems, set_names)
     with run.recorded("analyze") as call, blamed_on(cls):
         call.analysis = cls.name
-        current(cls(values), study, force).print(output_format)
+        print_finding(current(cls(values), study, force), output_format)
 
 
 def _study(
@@ -147,7 +146,7 @@ def _system(run: Run, cls: type[AnyAnalysis], name: str) -> str:
     return name
 
 
-def current(analysis: AnyAnalysis, study: Study, force: bool = False) -> Finding:
+def current(analysis: AnyAnalysis, study: Study, force: bool = False) -> StoredFinding:
     """Return the finding of an analysis; measure only if the stored finding is outdated.
 
     Raises: as `Analysis.measure`.
@@ -161,37 +160,28 @@ def current(analysis: AnyAnalysis, study: Study, force: bool = False) -> Finding
         earlier = None if force or analysis.repeats else stored(study.folder)
         if earlier is not None and earlier.made_from == inputs:
             console.say(f"{name}: up to date (--force repeats it)")
-            return Finding.of(earlier)
+            return earlier
         check_writable(study.folder)
         finding = measured(analysis, study)
         finding.facts.update({"version": nmtkit.__version__, "commit": code_commit()})
-        finding.write(study.folder, inputs)
-        return finding
+        return finding.write(study.folder, inputs)
 
 
 def measured(analysis: AnyAnalysis, study: Study) -> Finding:
-    """Return a new finding; if requested, with a paper's numbers beside the measured numbers."""
-    options, printed = analysis.options, None
-    if isinstance(analysis, PaperAnalysis):
-        printed = papers.asked(options.paper, options.table, analysis.paper)
-    result = analysis.measure(study)
-    finding = analysis.present(result)
+    """Return a new finding, with what the study has noted."""
+    finding = analysis.finding(study)
     left_out = [
         f"{name}: {counted(count, 'sentence')} left out, too long to be read"
         for name, count in study.too_long.items()
         if count
     ]
     table = replace(finding.table, notes=[*finding.table.notes, *study.warnings, *left_out])
-    finding = replace(finding, table=table, name=analysis.name, title=analysis.title)
     finding.facts.update(study.facts)
     if study.left_out:
         finding.facts["left_out"] = study.left_out
     if study.checkpoints:
         finding.facts["checkpoints"] = study.checkpoints
-    if not isinstance(analysis, PaperAnalysis) or printed is None:
-        return finding
-    ours = analysis.printed_too(result)
-    return finding.beside(papers.beside(printed, analysis.paper, ours, study.dataset))
+    return replace(finding, table=table, name=analysis.name, title=analysis.title)
 
 
 def inputs_of(study: Study, analysis: AnyAnalysis) -> FindingInputs:

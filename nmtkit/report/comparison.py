@@ -149,7 +149,7 @@ def _times(contents: Contents, result: Scores) -> tuple[list[Column], dict[str, 
     how = "measured" if cost.finding.facts.get("measured") else "logged"
     where = {"search": f"{how} on {cost.finding.facts.get('set')}"}
     headers = {key: f"{name}, × ({where.get(name, how)})" for key, name in TIMES.items()}
-    table = cost.finding.table
+    table = cost.finding.table.table
     times = [i for i, column in enumerate(table.columns) if column.key in TIMES]
     columns = [replace(c, header=headers[c.key]) for c in table.only(times).columns]
     return columns, {row[0]: [row[i] for i in times] for row in table.rows}

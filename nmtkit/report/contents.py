@@ -11,7 +11,6 @@ from pathlib import Path
 
 from nmtkit import files
 from nmtkit.analyze import ANALYSES
-from nmtkit.analyze.analysis import Finding
 from nmtkit.curves import Curves, read
 from nmtkit.errors import DataError, NmtkitError
 from nmtkit.models import checkpoints
@@ -60,7 +59,7 @@ class ReportedFinding:
     it, and whether its inputs have changed since.
     """
 
-    finding: Finding
+    finding: StoredFinding
     figure: str | None
     further: list[str]
     remarks: list[Remark]
@@ -314,7 +313,7 @@ def _finding(contents: Contents, folder: Path) -> ReportedFinding:
     names = sorted(path.name for path in folder.iterdir() if path.is_file())
     figure = (folder / FIGURE).read_text("utf-8", "replace") if FIGURE in names else None
     further = [name for name in names if name not in OWN_FILES and not name.startswith(".")]
-    return ReportedFinding(Finding.of(stored), figure, further, remarks, command, bool(changed))
+    return ReportedFinding(stored, figure, further, remarks, command, bool(changed))
 
 
 def _read_calls(contents: Contents) -> None:

@@ -8,7 +8,6 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from nmtkit.analyze.analysis import stored
 from nmtkit.errors import DataError, counted
 from nmtkit.files import JsonObject
 from nmtkit.records import load
@@ -42,9 +41,7 @@ def read_attention(contents: Contents) -> list[SystemAttention]:
         text = "The explorer leaves out the attention of analyze/attention: it is out of date."
         contents.note(text, reported.command)
         return []
-    folder = contents.run.path / "analyze" / "attention"
-    finding = stored(folder)
-    names = finding.attachments if finding else []
+    folder, names = contents.run.path / "analyze" / "attention", reported.finding.attachments
     if not names:
         return []
     from nmtkit.analyze.attention import SystemAttention
