@@ -11,13 +11,13 @@ from typing import Any
 from nmtkit.errors import counted
 from nmtkit.report.contents import Contents, Remark
 from nmtkit.score import result_tables
-from nmtkit.score.budgets import budget, unequal
+from nmtkit.score.budgets import unequal
 from nmtkit.score.metrics import header
 from nmtkit.score.resampling import FEW, FEWEST_FOR_P
 from nmtkit.score.result_tables import P_SEEDS
 from nmtkit.score.seeds import NOT_KNOWN
 from nmtkit.score.significance import FEW_DIFFERENT, LEVEL, TESTS
-from nmtkit.score.stored_scores import Scores, SeedResult, SystemScores
+from nmtkit.score.stored_scores import Budget, Scores, SeedResult, SystemScores
 from nmtkit.tables.figures import Difference
 from nmtkit.tables.table import Column, Estimate, Table, text, text_column
 
@@ -248,14 +248,9 @@ def cautions(contents: Contents) -> list[Remark]:
             f"{len(by_chance)} differences are tested: about {sum(by_chance):.1f} of them would "
             f"have p < {LEVEL:g} by chance alone."
         )
-    budgets = {
-        system.name: budget(
-            system.curves,
-            *(system.settings.get(key, "") for key in ("preset", "corpus", "init_from")),
-        )
-        for system in contents.systems
-        if system.settings
-    }
+    budgets: dict[str, Budget] = {}
+    for result in compared:
+        budgets |= result.made_from.budgets if result.made_from else {}
     groups = next((result.seeds.groups for result in compared if result.seeds), [])
     texts += unequal(budgets, groups)
     return [*remarks, *map(Remark, texts)]

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from nmtkit.curves import Curves, read
+from nmtkit.curves import read
 from nmtkit.errors import counted
 from nmtkit.run import Run
+from nmtkit.score.seeds import without_mark
 from nmtkit.score.stored_scores import Budget, SeedGroup
 
 ALIKE = 1.05
 """Counts of target tokens with a smaller ratio are called equal: batches differ between seeds."""
 MOST_LISTED = 6
 """The most systems that are listed one by one."""
-
-
-def budget(curves: Curves, preset: str, corpus: str, init_from: str) -> Budget:
-    """Return the budget of a training."""
-    return Budget(curves.last or None, curves.tokens, preset, corpus, init_from)
 
 
 def read_budget(run: Run, name: str) -> Budget | None:
@@ -31,8 +26,9 @@ def read_budget(run: Run, name: str) -> Budget | None:
     system = run.system(name)
     if not system.config.is_file():
         return None
-    config = system.read_config()
-    return budget(read(system.metrics), config.preset, config.corpus, config.init_from)
+    config, curves = system.read_config(), read(system.metrics)
+    about = config.preset, config.corpus, config.init_from
+    return Budget(curves.last or None, curves.tokens, *about)
 
 
 def unequal(budgets: Mapping[str, Budget], groups: Sequence[SeedGroup] = ()) -> list[str]:
@@ -48,7 +44,9 @@ def unequal(budgets: Mapping[str, Budget], groups: Sequence[SeedGroup] = ()) -> 
     presets = {name: b.preset for name, b in budgets.items() if b.preset}
     corpora = {name: b.corpus[:12] for name, b in budgets.items() if b.corpus}
     # Each seed may begin with the weights of that seed of another system.
-    weights = {name: _without_seed(b.init_from) or "random" for name, b in budgets.items()}
+    weights = {
+        name: without_mark(Path(b.init_from).name) or "random" for name, b in budgets.items()
+    }
     seeds = {g.name: len(g.systems) for g in groups if None not in g.seeds}
     parts = []
     for label, numbers, ratio in (
@@ -70,11 +68,6 @@ def unequal(budgets: Mapping[str, Budget], groups: Sequence[SeedGroup] = ()) -> 
                 each = [f"{word} of {counted(of_word[word], 'system')}" for word in of_word]
             parts.append(f"{label} ({', '.join(each)})")
     return [f"The systems were not trained alike: {'; '.join(parts)}."] if parts else []
-
-
-def _without_seed(system: str) -> str:
-    """Return the name of a system, or of its folder, without the seed that recipes append."""
-    return re.sub(r"-s\d+$", "", Path(system).name)
 
 
 def _listed(counts: Mapping[str, int]) -> str:
