@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import tomllib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -109,3 +111,9 @@ def values_of(sections: dict[str, Any]) -> int:
         if key != "values"
     ]
     return sum(value is not None for table in tables for value in table.values())
+
+
+def differing(settings: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the keys that do not have the same value in all settings."""
+    keys = dict.fromkeys(itertools.chain(*settings))
+    return [key for key in keys if any(of.get(key) != settings[0].get(key) for of in settings)]

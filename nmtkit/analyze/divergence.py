@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from nmtkit import toml
 from nmtkit.analyze.analysis import Analysis, Finding, Options
 from nmtkit.analyze.study import Study
 from nmtkit.data.batches import Batch
@@ -228,12 +228,8 @@ def differing(models: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     An empty setting is left out, and so is a setting with the name of a stack: the rows name the
     stacks.
     """
-    differ = [
-        key
-        for key in dict.fromkeys(itertools.chain(*models.values()))
-        if key not in STACKS and len({repr(s.get(key)) for s in models.values()}) > 1
-    ]
+    keys = [key for key in toml.differing([*models.values()]) if key not in STACKS]
     return {
-        name: ", ".join(f"{key}={s[key]}" for key in differ if s.get(key) not in {None, ""})
+        name: ", ".join(f"{key}={s[key]}" for key in keys if s.get(key) not in {None, ""})
         for name, s in models.items()
     }

@@ -13,6 +13,7 @@ from nmtkit.report.contents import Contents, Remark
 from nmtkit.run import StageCall
 from nmtkit.score.translations import unlike_searches
 from nmtkit.tables.table import Column, Table, text_column, text_columns
+from nmtkit.toml import differing
 
 
 def tables(contents: Contents) -> dict[str, Table]:
@@ -62,19 +63,17 @@ def settings(contents: Contents) -> tuple[Table, Table]:
     """Return the settings of training in which the systems differ, a column a system, and those
     that all share.
     """
-    flat = {system.name: system.settings for system in contents.systems}
-    differing, shared = [], []
-    for key in dict.fromkeys(key for values in flat.values() for key in values):
-        first, *rest = values = [of.get(key) for of in flat.values()]
-        if all(value == first for value in rest):
-            shared.append([key, _shown(first)])
-        else:
-            differing.append([key, *map(_shown, values)])
+    names = [system.name for system in contents.systems]
+    flat = [system.settings for system in contents.systems]
+    keys = differing(flat)
+    shared = [
+        [key, _shown(value)] for of in flat[:1] for key, value in of.items() if key not in keys
+    ]
     return Table(
         "settings",
         "Settings in which the systems differ",
-        text_columns("setting", *flat),
-        differing,
+        text_columns("setting", *names),
+        [[key, *(_shown(of.get(key)) for of in flat)] for key in keys],
         ["–: a setting that the system's variant does not have"],
     ), Table(
         "same",

@@ -6,7 +6,6 @@ training seed would agree. The test of this file asks both at once.
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
 import os
@@ -32,7 +31,7 @@ from nmtkit.score.stored_scores import (
     Spread,
 )
 from nmtkit.tables.table import Estimate
-from nmtkit.toml import flat
+from nmtkit.toml import differing, flat
 
 SPACED, ORDERS = 199, 20
 """Draws of Student's t for each quantile; orders in which a resample meets the quantiles."""
@@ -75,7 +74,7 @@ def group_systems(
     for stem, names in zip(stems, by_key.values(), strict=True):
         unique = stem and stems.count(stem) == 1 and (stem in names or stem not in settings)
         seeds = [settings[name][1] for name in names]
-        unequal = _unequal([settings[name][0] for name in names])
+        unequal = differing([flat(settings[name][0]) for name in names])
         named.append(SeedGroup(stem if unique else names[0], names, seeds, unequal=unequal))
     return named
 
@@ -87,13 +86,6 @@ def without_mark(name: str) -> str:
 
 def _key(values: Any) -> str:
     return json.dumps(values, sort_keys=True, default=str)
-
-
-def _unequal(settings: Sequence[Any]) -> list[str]:
-    """Return the settings that do not have the same value in all, as `section.key`."""
-    values = [flat(of_system) for of_system in settings]
-    keys = dict.fromkeys(itertools.chain(*values))
-    return [key for key in keys if len({_key(of.get(key)) for of in values}) > 1]
 
 
 def spread(values: Sequence[float]) -> Spread:
