@@ -184,7 +184,6 @@ class Agreement(Analysis[AgreementOptions, AgreementResult]):
                     name: [round(share, 4) for share in reading.unknown]
                     for name, reading in systems
                 },
-                "targets_per_second": {name: round(reading.rate, 1) for name, reading in systems},
             },
             attachments=attachments_of(result),
         )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,13 +34,11 @@ class Reading:
         unknown: shares of the subwords of sources and of targets that the run's vocabulary lacks,
             0..1.
         ties: wrong targets with exactly the probability of the right one, in the first context.
-        rate: targets a second.
     """
 
     rule: ContextRule | None
     unknown: tuple[float, float]
     ties: int
-    rate: float
 
 
 def score(
@@ -62,15 +59,13 @@ def score(
         for message in lacks(model, "pairs", has_context):
             study.warn(name, message)
         scorer = study.scorer(model, build(SearchSettings, {}, "search"))
-        start = time.perf_counter()
         columns = {key: _scores(scorer, rule, name, items) for key, items in questions.items()}
-    seconds, first = time.perf_counter() - start, next(iter(columns.values()))
+    first = next(iter(columns.values()))
     ties = sum(score == right for right, *wrong in first for score in wrong)
-    targets = sum(len(scores) for column in columns.values() for scores in column)
     counts = scorer.counts
     src = counts["unknown"] / max(1, counts["src_tokens"])
     tgt = counts["unknown_target"] / max(1, counts["tgt_tokens"])
-    return Reading(rule, (src, tgt), ties, targets / seconds), columns
+    return Reading(rule, (src, tgt), ties), columns
 
 
 def _scores(scorer: Scorer, rule: ContextRule | None, name: str, items: Sequence[Item]) -> Scores:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -68,7 +67,6 @@ class Probed:
         right, count: number of test sentences with the right label, and of all test sentences.
         epochs, best_epoch: number of epochs trained, and the epoch that is tested.
         dev: accuracy of the best epoch on dev, 0..1.
-        seconds: processor time.
     """
 
     right: int
@@ -76,7 +74,6 @@ class Probed:
     epochs: int
     best_epoch: int
     dev: float
-    seconds: float
 
     @property
     def accuracy(self) -> Estimate:
@@ -178,10 +175,7 @@ class Probing(PaperAnalysis[ProbingOptions, Probes]):
                     for task in result.tasks
                 },
                 "classifiers": {
-                    label: {
-                        name: asdict(probed) | {"seconds": round(probed.seconds, 2)}
-                        for name, probed in by_task.items()
-                    }
+                    label: {name: asdict(probed) for name, probed in by_task.items()}
                     for label, by_task in result.classifiers.items()
                 },
             },
@@ -294,7 +288,6 @@ def probe(task: Task, path: Path, kind: str) -> Probed:
         path: the file with the vectors of all sentences of the task.
         kind: STATES or EMBEDDINGS.
     """
-    start = time.process_time()
     vectors = sentence_vectors.load(path)[kind]
     classes = {label: number for number, label in enumerate(task.classes)}
     labels = torch.tensor([classes[label] for label in task.labels])
@@ -306,8 +299,7 @@ def probe(task: Task, path: Path, kind: str) -> Probed:
     )
     fitted = classifier.fit(train, dev, test.x, len(classes), SEED)
     right = int((fitted.predicted == test.y).sum())
-    seconds = time.process_time() - start
-    return Probed(right, len(test.y), fitted.epochs, fitted.best_epoch, fitted.dev, seconds)
+    return Probed(right, len(test.y), fitted.epochs, fitted.best_epoch, fitted.dev)
 
 
 def majority(task: Task) -> Estimate:

@@ -72,7 +72,6 @@ VOLATILE = {
     "seconds",
     "speed",
     "when",
-    "targets_per_second",
     "classifiers",
     "checkpoints",
     "python",
