@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,9 +10,9 @@ from typing import NamedTuple
 from nmtkit import console, files
 from nmtkit.analyze.study import Study
 from nmtkit.data.documents import ContextRule
-from nmtkit.errors import DataError
 from nmtkit.measures.contrastive import Item, as_documents
 from nmtkit.models.base import Model
+from nmtkit.score.external_metrics import numbers
 from nmtkit.settings import SearchSettings, build
 from nmtkit.translate import workers
 from nmtkit.translate.scorer import Scorer
@@ -142,26 +140,11 @@ def read_scores(path: Path, items: Sequence[Item]) -> ScoreFile:
     """Read a score file in Lingeval97's format: a number a line, in the order of the set. They are
     log-probabilities if no number is above zero, otherwise negative log-likelihoods.
 
-    Raises: DataError for another number of lines, or a line that is no number.
+    Raises: as `numbers`.
     """
-    lines = list(files.text_lines(path))
     wanted = sum(len(item.in_score_file) for item in items)
-    if len(lines) != wanted:
-        hint = "a line for each reference and each wrong translation"
-        raise DataError(f"{len(lines):,} scores for {wanted:,} targets", where=path, hint=hint)
-    numbers = []
-    for number, line in enumerate(lines, 1):
-        value = math.nan
-        with contextlib.suppress(ValueError):
-            value = float(line)
-        if math.isnan(value):
-            raise DataError(
-                f"not a number: '{line[:40]}'",
-                where=f"{path}, line {number}",
-                hint="one score a line, and nothing else",
-            )
-        numbers.append(value)
-    meaning = LOG_PROB if max(numbers) <= 0 else NLL
-    signed = iter(numbers if meaning == LOG_PROB else [-number for number in numbers])
+    scores = numbers(files.text_lines(path), wanted, str(path), "--scores", "target")
+    meaning = LOG_PROB if max(scores) <= 0 else NLL
+    signed = iter(scores if meaning == LOG_PROB else [-score for score in scores])
     by_target = [dict(zip(item.in_score_file, signed, strict=False)) for item in items]
-    return ScoreFile([[scores[i] for i in sorted(scores)] for scores in by_target], meaning)
+    return ScoreFile([[of[i] for i in sorted(of)] for of in by_target], meaning)

@@ -63,11 +63,7 @@ class SetTexts:
         """Return lines of source, hypothesis and references, separated by tabs. A tab or line break
         inside a text becomes a space.
         """
-        columns = [self.sources, hyps, *self.references]
-        if len({len(column) for column in columns}) > 1:
-            numbers = ", ".join(f"{len(column):,}" for column in columns)
-            raise DataError(f"{self.name}: source, hypothesis and references have {numbers} lines")
-        rows = zip(*columns, strict=True)
+        rows = zip(self.sources, hyps, *self.references, strict=True)
         return "".join("\t".join(_BREAKS.sub(" ", t) for t in row) + "\n" for row in rows)
 
 
@@ -114,33 +110,39 @@ class ExternalMetric(ABC):
         scores = self.scores(system, hyps, texts)
         return of_sentences(self.name, scores, "|".join(names), self.higher_is_better)
 
-    def _numbers(self, lines: Iterable[str], expected: int, source: str) -> list[float]:
-        """Return the numbers that lines hold.
 
-        Args:
-            expected: how many there must be; source: what the lines are, for errors.
-        """
-        numbers = []
-        for number, line in enumerate(itertools.islice(lines, expected + 1), 1):
-            try:
-                numbers.append(float(line))
-            except ValueError:
-                numbers.append(math.nan)
-            if not math.isfinite(numbers[-1]):
-                raise DataError(
-                    f"{self.name}: line {number} of {source} is not a finite number: {line[:60]!r}",
-                    where=self.where,
-                    hint="one number a line, nothing else (of a command: messages go to stderr)",
-                )
-        if len(numbers) != expected:
-            more = len(numbers) > expected  # a pipe may never end
-            found = "more numbers" if more else counted(len(numbers), "number")
+def numbers(
+    lines: Iterable[str], expected: int, source: str, where: object, unit: str = "sentence"
+) -> list[float]:
+    """Return the numbers that lines hold.
+
+    Args:
+        expected: how many there must be.
+        source, where, unit: for errors: what the lines are, the option that names them, and what
+            each number belongs to.
+    Raises: DataError for another count, or a line that is not a finite number.
+    """
+    values = []
+    for number, line in enumerate(itertools.islice(lines, expected + 1), 1):
+        try:
+            values.append(float(line))
+        except ValueError:
+            values.append(math.nan)
+        if not math.isfinite(values[-1]):
             raise DataError(
-                f"{self.name}: {found} in {source} for {counted(expected, 'sentence')}",
-                where=self.where,
-                hint="one number for each line, in the order of the lines",
+                f"line {number} of {source} is not a finite number: {line[:60]!r}",
+                where=where,
+                hint="one number a line, nothing else (of a command: messages go to stderr)",
             )
-        return numbers
+    if len(values) != expected:
+        more = len(values) > expected  # a pipe may never end
+        found = "more numbers" if more else counted(len(values), "number")
+        raise DataError(
+            f"{found} in {source} for {counted(expected, unit)}",
+            where=where,
+            hint=f"one number for each {unit}, in the same order",
+        )
+    return values
 
 
 class CommandMetric(ExternalMetric):
@@ -157,7 +159,8 @@ class CommandMetric(ExternalMetric):
             return stored.scores
         console.say(f"{self.name}: running the command for '{system}' on {texts.name}")
         lines = self._output(rows).removesuffix("\n").split("\n")
-        scores = self._numbers(lines if lines != [""] else [], len(hyps), "the command's output")
+        lines = lines if lines != [""] else []
+        scores = numbers(lines, len(hyps), "the command's output", self.where)
         if path:
             ExternalScores(format=1, made_from=made_from, scores=scores).write(path)
         return scores
@@ -218,7 +221,7 @@ class FileMetric(ExternalMetric):
     def scores(self, system: str, hyps: Sequence[str], texts: SetTexts) -> list[float]:
         path = self._path(texts.name, system)
         files.check_file(path, once=True, where=self.where)
-        return self._numbers(files.text_lines(path, once=True), len(hyps), str(path))
+        return numbers(files.text_lines(path, once=True), len(hyps), str(path), self.where)
 
     def depends_on(self, set_name: str, systems: Sequence[str]) -> str:
         paths = [self._path(set_name, system) for system in systems]

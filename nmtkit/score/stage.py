@@ -39,6 +39,7 @@ from nmtkit.score.stored_scores import ScoredFrom, Scores, SeedGroup
 from nmtkit.score.translations import (
     NOT_THE_SEARCH,
     described,
+    lines_of,
     older_checkpoints,
     read_output,
     scorer_of,
@@ -209,7 +210,7 @@ class ScoredSet:
         """Score all systems and write the folder."""
         name, side = self.text_set.name, TextSide.load(self.run.prep, "tgt")
         scorer = scorer_of(self.run, name, side)
-        sources = list(files.text_lines(self.run.source(name))) if self.options.metric else []
+        sources = lines_of(self.run.source(name), self.text_set.lines, "nmtkit prep --force")
         texts = SetTexts(name, sources, scorer.refs, self.folder / "metrics", self.options.force)
         task = Task(
             scorer,

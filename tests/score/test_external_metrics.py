@@ -275,7 +275,6 @@ def test_tabs_and_line_breaks_inside_a_text_become_spaces(tmp_path, command):
     safe = "a b c d e f g h"
     assert rows == f"{safe}\t\tr\tt\nx\ty\xa0z\ts\t{safe}\n"
     assert len(rows.splitlines()) == 2
-    refused(DataError, "2, 1, 1 lines", SetTexts("test", ["a", "b"], [["r"]]).rows, ["h"])
 
 
 def test_a_metric_may_be_better_when_lower(fake, command):
