@@ -255,7 +255,9 @@ class Gates(Analysis[GatesOptions, GateMeans]):
         Raises: ConfigError for tags of a side without a gate.
         """
         tags = {}
-        for side, file in self._tag_files().items():
+        for side in SIDES:
+            if not (file := getattr(self.options, f"{side}_tags")):
+                continue
             if side not in words:
                 message = f"no system has a gate on {SIDES[side]} words"
                 raise ConfigError(message, where=f"--{side}-tags", hint="leave it out")
@@ -266,9 +268,6 @@ class Gates(Analysis[GatesOptions, GateMeans]):
             )
             for side, of_side in words.items()
         }
-
-    def _tag_files(self) -> dict[Side, str]:
-        return {side: file for side in SIDES if (file := getattr(self.options, f"{side}_tags"))}
 
     def present(self, result: GateMeans) -> Finding:
         images = _drawn(result)

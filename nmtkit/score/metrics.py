@@ -98,16 +98,8 @@ class Metric:
 def _check_lines(hyps: Sequence[str], refs: References) -> None:
     """Refuse lines that sacreBLEU would cut silently.
 
-    Args:
-        hyps: one line a sentence; refs: each a full reference stream.
-    Raises: DataError with both counts if they differ, or if there is nothing to score.
+    Raises: DataError with both counts if they differ.
     """
-    if not refs:
-        raise DataError(
-            "no reference to score against",
-            where="the hypotheses",
-            hint="give at least one reference",
-        )
     for number, ref in enumerate(refs):
         if len(ref) != len(hyps):
             raise DataError(
@@ -117,8 +109,6 @@ def _check_lines(hyps: Sequence[str], refs: References) -> None:
                     " together"
                 ),
             )
-    if not hyps:
-        raise DataError("nothing to score: no lines", where="the hypotheses")
 
 
 @dataclass(frozen=True)

@@ -130,20 +130,16 @@ def as_pdf(svg: str, width: float) -> bytes | None:
         numbers = ElementTree.fromstring(svg).findtext(f".//{DESCRIPTION}", "")
         values = json.loads(numbers)
         draw = DRAWINGS[str(values.pop("figure"))]
-        options = _options_of(draw, values)
+        hints = get_type_hints(draw, localns={"Figure": object})
+        options = {
+            name: TypeAdapter(hints[name]).validate_python(value) for name, value in values.items()
+        }
         metadata = {"CreationDate": None, "Producer": None}
         return saved(lambda figure: draw(figure, **options), "pdf", metadata)
     except Exception:  # anybody can have written the numbers
         return None
     finally:
         column_width.reset(token)
-
-
-def _options_of(draw: Callable[..., None], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return plain values as what a drawing function takes."""
-    hints = get_type_hints(draw, localns={"Figure": object})
-    kinds = {name: TypeAdapter(hints[name]) for name in values}
-    return {name: kind.validate_python(values[name]) for name, kind in kinds.items()}
 
 
 def panels(

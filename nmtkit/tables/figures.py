@@ -201,15 +201,10 @@ def heat_map(figure: Figure, panels: Mapping[str, Heat], xlabel: str, ylabel: st
     for axes, (title, panel) in zip(grid, panels.items(), strict=True):
         axes.spines[:].set_visible(True)
         mesh = axes.pcolormesh(panel.values, cmap="Greys", vmin=0, vmax=top or 1, edgecolors="none")
-        axes.set_xticks(*_middles(panel.columns), rotation=90)
-        axes.set_yticks(*_middles(panel.rows))
+        axes.set_xticks(np.arange(len(panel.columns)) + 0.5, panel.columns, rotation=90)
+        axes.set_yticks(np.arange(len(panel.rows)) + 0.5, panel.rows)
         if column:
             axes.tick_params(labelsize=6, length=2)
         axes.invert_yaxis()
         axes.set(xlabel=xlabel, ylabel=ylabel, title=title)
     figure.colorbar(mesh, ax=grid, shrink=0.8, aspect=30)
-
-
-def _middles(labels: Sequence[str]) -> tuple[list[float], list[str]]:
-    """Return the places of cells, and their labels."""
-    return [i + 0.5 for i in range(len(labels))], list(labels)
