@@ -145,8 +145,9 @@ class Finding:
 def print_finding(finding: StoredFinding, output_format: str) -> None:
     """Print a finding on stdout in one of the formats of `nmtkit.tables.table`."""
     if output_format == "json":
-        of_files = {"format", "attachments", "hashes", "made_from"}
-        console.print_json(finding.model_dump(exclude=of_files))
+        others = {"format", "attachments", "hashes", "made_from", "facts"}
+        values = finding.model_dump(exclude=others)  # without empty bars
+        console.print_json(values | {"bars": finding.bars, "facts": finding.facts})
         return
     finding.table.table.print(output_format)
     for_people = output_format == "table"
