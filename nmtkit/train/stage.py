@@ -48,11 +48,11 @@ from nmtkit.train.optimizer import put_optimizer_tensors
 from nmtkit.train.options import TrainOptions
 from nmtkit.train.plan import (
     Plan,
-    plan_to_resume,
     common_width,
     make_plan,
     named_variant,
     plan_of_system,
+    plan_to_resume,
 )
 from nmtkit.train.ranks import Ranks
 from nmtkit.train.state import TrainState
