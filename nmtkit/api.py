@@ -18,12 +18,12 @@ from typing import Any, Literal, Never, TypeVar
 import torch
 from torch import Tensor
 
-from nmtkit import console, files, trust
+from nmtkit import console, environment, files, trust
 from nmtkit.analyze.sentence_vectors import by_length, encoder_states
 from nmtkit.corpora.document_starts import BLANK
 from nmtkit.data.batches import source_batch
 from nmtkit.data.documents import Documents, are_starts
-from nmtkit.errors import ConfigError, DataError
+from nmtkit.errors import CheckpointError, ConfigError, DataError
 from nmtkit.models.base import Model
 from nmtkit.nn import hardware
 from nmtkit.nn.linear import Precision, inference, product_precision_restored
@@ -113,6 +113,7 @@ def load(
         message = f"expected the name of a system, not {type(system).__name__}"
         raise ConfigError(message, where="system", hint="give a string, or leave it out")
     run, name = _find(files.expanded_path(path), system)
+    environment.room_for_products(1)
     picked = hardware.pick_device(device)
     if picked == torch.device("cuda"):  # another thread may have another current device
         picked = torch.device("cuda", torch.cuda.current_device())
@@ -150,6 +151,7 @@ class LoadedSystem:
         self.name = group.name
         self.run = group.run
         self._loaded: dict[Precision, Scorer] = {}
+        self._checkpoints = group.checkpoints()
         self._searches = self._scorer(forced=False)
         if self._searches.context_rule is not None:
             console.say(f"'{self.name}' reads context: mark with documents= where documents start")
@@ -293,9 +295,23 @@ class LoadedSystem:
             # A scorer that is loaded later uses the same precision of products.
             torch.set_float32_matmul_precision(self._matmul)
             if machine.precision not in self._loaded:
+                self._check_unchanged()
                 scorer = self._group.scorer(self.device, machine.precision, self._jobs)
                 self._loaded[machine.precision] = scorer
         return self._loaded[machine.precision]
+
+    def _check_unchanged(self) -> None:
+        """Raise CheckpointError if the weights on disk are no longer those of the search."""
+        try:
+            unchanged = self._group.checkpoints() == self._checkpoints
+        except CheckpointError:
+            unchanged = False
+        if not unchanged:
+            raise CheckpointError(
+                f"'{self.name}' has been trained since it was loaded",
+                where=self.run.path,
+                hint="call nmtkit.load again",
+            )
 
     @contextlib.contextmanager
     def _computing(self) -> Iterator[None]:
@@ -343,7 +359,7 @@ class LoadedSystem:
             raise DataError(
                 "wrong line numbers of document starts",
                 where="documents",
-                hint=f"give rising line numbers from 0 to below {count:,}",
+                hint=f"give rising line numbers; the first is 0, all are below {count:,}",
             )
         return Boundaries(known=Documents(starts, count))
 

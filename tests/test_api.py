@@ -22,7 +22,7 @@ from nmtkit import api, files
 from nmtkit.analyze.sentence_vectors import NoStates
 from nmtkit.cli import app
 from nmtkit.data.batches import source_batch
-from nmtkit.errors import ConfigError, DataError, NmtkitError
+from nmtkit.errors import CheckpointError, ConfigError, DataError, NmtkitError
 from nmtkit.nn.hardware import Hardware
 from nmtkit.run import Run
 from nmtkit.text.side import TextSide
@@ -281,6 +281,40 @@ def test_scores_are_float32_beside_a_search_in_bfloat16(run, monkeypatch):
     finally:
         torch.set_num_threads(threads)
         torch.set_float32_matmul_precision(matmul)
+
+
+def test_a_loaded_system_never_has_the_weights_of_two_trainings(run, tmp_path, monkeypatch):
+    """Those for scores are read at their first use if the search has another precision."""
+    copied = tmp_path / "run"
+    shutil.copytree(run.path, copied)
+
+    def measured(device, precision):
+        kind = "float32" if precision == "float32" else "bfloat16"
+        return Hardware("cpu", "test", 1, kind, "highest", False)
+
+    monkeypatch.setattr("nmtkit.nn.hardware.choose", measured)
+    system, twin = (nmtkit.load(copied, "plain", "cpu") for _ in range(2))
+    twin.score(SRC, TGT)
+    shutil.rmtree(copied / "systems/plain/checkpoints")
+    other = run.system("recurrent").checkpoints
+    refused(CheckpointError, "has been trained since it was loaded", system.score, SRC, TGT)
+    shutil.copytree(other, copied / "systems/plain/checkpoints")
+    refused(CheckpointError, "has been trained since it was loaded", system.score, SRC, TGT)
+    system.translate(SRC)
+    twin.score(SRC, TGT)
+
+
+def test_a_worker_of_a_pool_has_no_workers(run):
+    code = (
+        "import multiprocessing, sys, nmtkit\n"
+        "def work(path):\n"
+        "    system = nmtkit.load(path, 'plain', 'cpu', jobs=2, batch_size=1)\n"
+        "    return system.translate(['dog', 'It runs.'])\n"
+        "with multiprocessing.get_context('fork').Pool(1) as pool:\n"
+        "    assert pool.apply(work, [sys.argv[1]]) == work(sys.argv[1])\n"
+    )
+    done = python("-c", code, str(run.path))
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_system_on_a_cpu_leaves_the_settings_of_gpus(run):

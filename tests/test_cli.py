@@ -403,6 +403,19 @@ def test_an_option_that_is_no_value_is_refused(command, option, value, tmp_path,
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        "prep mine --train a.tsv --dev dev.tsv --train b.tsv",
+        "prep mine --train a.tsv --dev dev.tsv --dev=b.tsv",
+        "train --config a.toml --config b.toml",
+    ],
+)
+def test_a_second_file_does_not_replace_the_first(command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert "is given twice" in wrong(command) and not list(tmp_path.iterdir())
+
+
 def test_every_case_of_the_table_is_tried():
     """And names options that its command has."""
     tried = {

@@ -24,6 +24,12 @@ STOPPING = (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 """Signals of batch systems and of a closed terminal, which end a command as Ctrl-C does."""
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 120}
 """Settings of typer for every command."""
+ONE_FILE = {
+    "--train": "put all corpora into one file for each language (cat), or into one TSV file",
+    "--dev": "put all sets into one file for each language (cat), or use --test for further sets",
+    "--config": "put the settings into one file, or add --set KEY=VALUE",
+}
+"""Options of which a second one would replace the files of the first, and what to do instead."""
 _debug = bool(os.environ.get("NMTKIT_DEBUG"))
 
 
@@ -40,6 +46,13 @@ def examples(*lines: str, before: str = "For example:", after: str = "") -> str:
     )
 
 
+def _check_files_once(args: list[str]) -> None:
+    """Refuse a second --train, --dev or --config: the first file would be ignored."""
+    for name, hint in ONE_FILE.items():
+        if sum(word.partition("=")[0] == name for word in args) > 1:
+            raise ConfigError(f"{name} is given twice", where=name, hint=hint)
+
+
 class Help:
     """A command whose errors name it, and whose help may be left before its end."""
 
@@ -47,9 +60,10 @@ class Help:
         """Parse the words of the command line.
 
         Raises: an error of typer's parser, which knows the command; ConfigError for an option that
-            stands where another one wants its value.
+            stands where another one wants its value, or whose files a second one would replace.
         """
         self._check_values(args)
+        _check_files_once(args)
         try:
             return super().parse_args(ctx, args)  # type: ignore[misc]
         except Exception as error:

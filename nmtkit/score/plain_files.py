@@ -14,7 +14,7 @@ import numpy as np
 
 from nmtkit import console, files
 from nmtkit.arrays import Ints
-from nmtkit.corpora.corpus import check_language
+from nmtkit.corpora.corpus import check_language, is_markup
 from nmtkit.corpora.parallel_text import first_odd_pair
 from nmtkit.errors import ConfigError, DataError, counted
 from nmtkit.score.evaluate import (
@@ -149,8 +149,14 @@ def _read(path: Path, partners: Iterable[tuple[Path, list[str]]], hint: str) -> 
 def _lines(path: Path) -> list[str]:
     """Return the lines of a file, or of stdin.
 
-    Raises: DataError if they are too many, as those of a pipe without end.
+    Raises: DataError for SGM or XML, and for too many lines, as of a pipe without end.
     """
+    if is_markup(path):
+        raise DataError(
+            f"{path} is SGM or XML, whose tags are not sentences",
+            hint="`nmtkit prep … --test SOURCE,REFERENCE` reads such files and writes their"
+            " sentences to RUN/prep/text",
+        )
     if path != STDIN:
         source = files.text_lines(path, once=True)
     elif sys.stdin is None:  # the process was started with file descriptor 0 closed

@@ -252,7 +252,9 @@ class ScoredSet:
             lost.append("the paper's numbers beside them are out of date, and removed (--paper)")
         if dropped := set(stored.asked_further) - set(asked_metrics(self.options)):
             names = ", ".join(sorted(dropped))
-            lost.append(f"no longer asked for, and removed: {names} (--metrics, --metric)")
+            lost.append(f"no longer asked for: {names} (--metrics, --metric)")
+        if left_out := {s.name for s in stored.systems} - set(self.folders):
+            lost.append(f"left out: {', '.join(sorted(left_out))} (--system)")
         if lost:
             console.say(f"{self.text_set.name}: {', '.join(lost)}")
 

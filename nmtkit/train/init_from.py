@@ -76,7 +76,8 @@ def copy_matching(run: Run, name: str, model: Model) -> None:
         raise CheckpointError(
             f"nothing in {path} matches this model",
             where="--init-from",
-            hint="name a system of the same family and sizes",
+            hint="name a system of the same family and sizes; of the same variant, its sizes are"
+            f" those of --config {path.parent.parent / 'config.toml'}",
         )
     _print_copied(f"initialised from {path}", weights, copied)
     other_shape = common - copied.keys()
@@ -188,7 +189,8 @@ def _warn_of_rows(path: Path, rows: Mapping[str, _Rows]) -> None:
     counts = "; ".join(dict.fromkeys(map(str, rows.values())))
     run = _run_of(path).path if _run_of(path).prep.is_dir() else "RUN"
     console.warn(
-        f"the vocabulary is not that of {path}: {counts} (nmtkit prep … --like {run} keeps all)"
+        f"the vocabulary is not that of {path}: {counts} (nmtkit prep … --like {run} keeps all; for"
+        " other languages, --codes and --vocab with the files of its prep folder)"
     )
 
 

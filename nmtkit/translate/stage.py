@@ -37,6 +37,7 @@ from nmtkit.records import (
 from nmtkit.run import Run
 from nmtkit.score.external_metrics import CommandMetric, parse
 from nmtkit.settings import SearchSettings, complete
+from nmtkit.toml import differing
 from nmtkit.translate import workers
 from nmtkit.translate.demands import phrase_ids, read_demands
 from nmtkit.translate.methods import refuse_phrases
@@ -325,5 +326,8 @@ def _up_to_date(folder: Path, inputs: TranslationInputs) -> bool:
     made_from = load(TranslationInputs, folder / META)
     settings = complete(SearchSettings, made_from.settings)
     if made_from.model_copy(update={"settings": settings}) != inputs:
+        if changed := differing([settings, inputs.settings]):
+            earlier = ", ".join(f"search.{key}={settings[key]}" for key in changed)
+            console.say(f"{folder}: replaces a translation with {earlier}")
         return False
     return not files.changed(folder, meta.files)

@@ -8,6 +8,7 @@ not enter a parallel region of its parent's OpenMP; with one thread it never ent
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 import sys
 from collections.abc import Callable, Iterator
 from typing import TypeVar
@@ -37,9 +38,11 @@ def one_thread(device: torch.device) -> Iterator[None]:
 def usable_jobs(device: torch.device, jobs: int) -> int:
     """Return how many of some worker processes a search on a device uses: all, or one.
 
-    Outside Linux a fork is not safe, and starting processes anew costs more than it gains.
+    Outside Linux a fork is not safe, and starting processes anew costs more than it gains. A worker
+    of a multiprocessing pool may not have workers.
     """
-    return jobs if device.type == "cpu" and sys.platform.startswith("linux") else 1
+    forks = sys.platform.startswith("linux") and not multiprocessing.current_process().daemon
+    return jobs if device.type == "cpu" and forks else 1
 
 
 def mapped(function: Callable[[Chunk], Result], chunks: list[Chunk], jobs: int) -> Iterator[Result]:

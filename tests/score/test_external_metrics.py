@@ -208,7 +208,7 @@ def test_a_command_runs_again_only_if_something_has_changed(fake, command, stder
     fake.score()
     assert "own" in read(fake.run, "test", "scores.json")
     fake.score(test="sign")
-    assert "no longer asked for, and removed: own (--metrics, --metric)" in stderr()
+    assert "no longer asked for: own (--metrics, --metric)" in stderr()
     assert "own" not in read(fake.run, "test", "scores.json")
     assert not (fake.run.path / "score/test/lengths-own.md").exists()
 

@@ -222,7 +222,7 @@ def test_what_further_options_wrote_stays_without_them(fake_run, capsys, tmp_pat
     assert result_of(fake.run)["paper"]["rows"][0]["system"] == "base"
     capsys.readouterr()
     fake.score(against="new", test="sign")
-    assert "no longer asked for, and removed: own (--metrics, --metric)" in capsys.readouterr().err
+    assert "no longer asked for: own (--metrics, --metric)" in capsys.readouterr().err
     assert {name for name in whole if "own" not in name} == folder_of(fake).keys()
     fake.score(**further)
     capsys.readouterr()
@@ -230,7 +230,7 @@ def test_what_further_options_wrote_stays_without_them(fake_run, capsys, tmp_pat
     fake.score()
     told = capsys.readouterr().err
     assert "the paper's numbers beside them are out of date, and removed (--paper)" in told
-    assert "removed: own" in told
+    assert "no longer asked for: own" in told
     left = {name for name in whole if not ("own" in name or "paper" in name)}
     assert folder_of(fake).keys() == left
     fresh = fake_run()
@@ -894,6 +894,22 @@ def test_systems_that_were_not_searched_alike_are_named(fake, stderr):
     assert line.endswith(f"{command} {settings} --run {fake.run.path}")
     fake.score(systems=["a"])
     assert "searched" not in stderr()
+
+
+def test_markup_is_not_scored_as_text(tmp_path):
+    for name in ("hyp.sgm", "ref.de"):
+        (tmp_path / name).write_text("Ein Hund.\n")
+    hyps, refs = [tmp_path / "hyp.sgm"], [tmp_path / "ref.de"]
+    refused(DataError, "hyp.sgm is SGM or XML", score_files, hyps, refs)
+
+
+def test_systems_that_a_call_leaves_out_are_named(fake, capsys):
+    for name in ("base", "new"):
+        fake.add(name, 0.2)
+    fake.score()
+    capsys.readouterr()
+    fake.score(systems=["base"])
+    assert "test: left out: new (--system)" in capsys.readouterr().err
 
 
 def test_outside_files_without_a_line_or_not_utf8_are_named(tmp_path):

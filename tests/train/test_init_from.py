@@ -92,7 +92,7 @@ def test_rows_of_subwords_that_both_have(runs, other, variant, stderr):
             counts = f"{len(here & there)} carried over, {len(here - there)} new, "
             counts += f"{len(there - here)} not used"
             assert f"{label}embedding rows: {counts}" in " ".join(said.split())
-        assert f"nmtkit prep … --like {other.path} keeps all" in " ".join(said.split())
+        assert f"nmtkit prep … --like {other.path} keeps all; for" in " ".join(said.split())
         assert "rows of known subwords only: " in said
 
 
@@ -142,7 +142,7 @@ def test_without_the_vocabulary_of_the_checkpoint_rows_are_lost(runs, other, std
         copy_matching(runs[1], str(path), model)
         said = " ".join(stderr().split())
         assert "embedding rows: 0 carried over" in said
-        assert f"--like {'RUN' if gone else other.path} keeps all" in said
+        assert f"--like {'RUN' if gone else other.path} keeps all; for" in said
         lost = said.split("of another vocabulary: ")[1].split(" nmtkit:")[0]
         assert lost.endswith("(4)") or lost.endswith("(3)"), lost
         assert "not used" in said

@@ -154,6 +154,10 @@ def test_up_to_date_says_so_and_stops(run, capsys):
         before = hyp.stat().st_mtime_ns
         translated(run, **change)
         assert hyp.stat().st_mtime_ns > before
+    capsys.readouterr()
+    translated(run)
+    assert "replaces a translation with search.average=2" in capsys.readouterr().err
+    translated(run, average=2)
     hyp.write_text("edited\n")
     translated(run, average=2)
     assert len(read(hyp)) == len(LINES)
