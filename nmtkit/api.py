@@ -185,7 +185,7 @@ class LoadedSystem:
         constraints: Sequence[Sequence[str]] | None = None,
     ) -> list[str]:
         """Return the best translation of each line as plain text ("" for a blank line), as `nmtkit
-        translate FILE` prints it.
+        translate FILE` prints it. Samples depend on the seed and on the line's place in the call.
 
         Args:
             lines: (N) raw lines.
