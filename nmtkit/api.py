@@ -36,7 +36,7 @@ from nmtkit.translate.demands import LineDemand
 from nmtkit.translate.scorer import ForcedLine, Scorer
 from nmtkit.translate.systems import SystemGroup, choose
 from nmtkit.translate.translator import Translation, Window
-from nmtkit.translate.windows import Boundaries, check_reads_documents, windowed
+from nmtkit.translate.windows import Boundaries, windowed
 from nmtkit.user_classes import blamed_on
 
 T = TypeVar("T")
@@ -193,8 +193,8 @@ class LoadedSystem:
             prefix: (N) what each translation begins with, whole words; "" asks for nothing.
             constraints: (N) lists of phrases that each translation has; empty phrases do not count.
                 With SentencePiece the last word of a prefix or phrase may go on.
-        Raises: NotLines for anything but a list of strings; ConfigError if the system reads no
-            context or `documents` is an unknown word; DataError for wrong line numbers, or for a
+        Raises: NotLines for anything but a list of strings; ConfigError if `documents` is an
+            unknown word; DataError for wrong line numbers, or for a
             prefix or phrase that no translation can have.
         """
         found = self.translations(lines, documents, prefix=prefix, constraints=constraints)
@@ -344,7 +344,6 @@ class LoadedSystem:
         """Return where documents start among `count` lines."""
         if documents is None:
             return Boundaries()
-        check_reads_documents(self._searches.context_rule, self.name, "documents")
         if isinstance(documents, str):
             if documents != BLANK:
                 raise ConfigError(

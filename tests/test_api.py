@@ -141,8 +141,8 @@ def test_documents(run, texts, tmp_path):
         with pytest.raises(DataError, match="wrong line numbers of document starts"):
             system.translate(SRC, documents=wrong)
     refused(ConfigError, "'blanks' does not say", system.translate, SRC, documents="blanks")
-    with pytest.raises(ConfigError, match="'plain' reads no context"):
-        nmtkit.load(run.path, "plain", "cpu").score(SRC, TGT, documents=[0])
+    plain = nmtkit.load(run.path, "plain", "cpu")  # reads no context
+    assert plain.score(SRC, TGT, documents=[0, 2]) == plain.score(SRC, TGT)
 
 
 def test_states_are_those_that_the_decoder_reads_without_padding(run):

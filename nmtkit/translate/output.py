@@ -27,7 +27,6 @@ from nmtkit.translate.translator import Translation
 from nmtkit.translate.windows import (
     MARKED,
     Boundaries,
-    check_reads_documents,
     file_windows,
     is_marker,
     stream_windows,
@@ -113,13 +112,13 @@ def print_forced(
 
 
 def checked_boundaries(
-    scorer: Scorer, group: SystemGroup, source: str, boundaries: Boundaries | None
+    scorer: Scorer, source: str, boundaries: Boundaries | None
 ) -> Boundaries:
     """Return where the documents of a file or of stdin start; without --docs at every line.
 
     Args:
         source: the file, or -; boundaries: as --docs gives them.
-    Raises: ConfigError if the system reads no context; DataError if the file lacks the mark.
+    Raises: DataError if the file lacks the mark.
     """
     every_line = (
         "every line is a document of its own (--docs blank: blank lines separate documents;"
@@ -131,7 +130,6 @@ def checked_boundaries(
         if source != "-":
             _warn_of_marks(Path(source))
         return Boundaries()
-    check_reads_documents(scorer.context_rule, group.name, "--docs")
     must_be_marked = source != "-" and boundaries.mark == MARKER
     if must_be_marked and not any(map(is_marker, files.text_lines(Path(source)))):
         message = "no line of it is <d>, so that all would be one document"
@@ -144,8 +142,8 @@ def _warn_of_marks(source: Path) -> None:
     """Warn if some lines of a file are not sentences."""
     if is_marker(next(files.text_lines(source), "")):
         console.warn(
-            f"{source} begins with <d>, which is translated as a sentence (--docs marker, with"
-            " a system that reads context)"
+            f"{source} begins with <d>, which is translated as a sentence (--docs marker: lines"
+            " <d> start documents)"
         )
     elif is_markup(source):
         console.warn(

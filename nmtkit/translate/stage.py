@@ -209,7 +209,7 @@ class _Stage:
             source, boundaries = str(self.run.source(sets[0].name)), _boundaries(self.run, sets[0])
             spans = load_spans(self.run.prep / sets[0].name, sets[0].lines)
         else:
-            boundaries = checked_boundaries(scorer, group, source, boundaries)
+            boundaries = checked_boundaries(scorer, source, boundaries)
         if target is None:
             demands = read_demands(self.options.prefix, self.options.constraints)
             with scorer.reading(self.readers):

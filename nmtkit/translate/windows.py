@@ -115,13 +115,6 @@ def named_boundaries(source: str | None, docs: str | None) -> Boundaries | None:
     return Boundaries(known=Documents(read_starts(Path(docs), count), count))
 
 
-def check_reads_documents(rule: ContextRule | None, name: str, where: str) -> None:
-    """Raise ConfigError if a system reads no context; where: what says where documents start."""
-    if rule is None:
-        message = f"'{name}' reads no context, so documents make no difference"
-        raise ConfigError(message, where=where, hint="leave it out")
-
-
 def whole_documents(
     windows: Iterable[list[str]], boundaries: Boundaries
 ) -> Iterator[tuple[list[str], Documents]]:

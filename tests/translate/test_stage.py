@@ -587,12 +587,17 @@ def test_a_system_that_cannot_translate_is_skipped_unless_it_is_named(run, capsy
         translate(run, systems=["one"], source=str(run.source("test")), jobs=1)
 
 
-def test_documents_of_what_is_not_searched_or_known_are_refused(run, tmp_path):
+def test_a_system_without_context_copies_the_lines_that_mark_documents(run, tmp_path, capsys):
+    """So the same command serves all systems of a comparison."""
     text = tmp_path / "text"
     text.write_text("a dog runs\n")
-    for options in ({"source": str(text), "force_target": text}, {}, {"source": str(text)}):
-        with pytest.raises(ConfigError):  # the system reads no context; the set's own are known
-            translate(run, systems=["one"], docs="blank", jobs=1, **options)
+    translate(run, systems=["one"], source=str(text), jobs=1)
+    translation = capsys.readouterr().out
+    text.write_text("<d>\na dog runs\n")
+    translate(run, systems=["one"], source=str(text), docs="marker", jobs=1)
+    assert capsys.readouterr().out == f"<d>\n{translation}"
+    with pytest.raises(ConfigError, match="the documents of prepared sets are known"):
+        translate(run, systems=["one"], docs="marker", jobs=1)
 
 
 def test_a_closed_pipe_ends_quietly(run, tmp_path):

@@ -865,10 +865,10 @@ def test_a_file_whose_lines_are_not_only_sentences_is_noted(name, text, note, tm
     path = tmp_path / name
     path.write_text(text)
     scorer = gossip(ContextRule())
-    assert output.checked_boundaries(scorer, named_group(scorer), str(path), None) == Boundaries()
+    assert output.checked_boundaries(scorer, str(path), None) == Boundaries()
     said = capsys.readouterr().err
     assert "every line is a document of its own" in said
     assert ("warning" in said) == bool(note) and note in said
     path.write_text("a\n")
     with pytest.raises(DataError, match="no line of it is <d>"):
-        output.checked_boundaries(scorer, named_group(scorer), str(path), Boundaries("marker"))
+        output.checked_boundaries(scorer, str(path), Boundaries("marker"))
