@@ -131,7 +131,8 @@ def whole_documents(
         if end := max(begun):
             edges = sorted(begun)
             yield held[:end], Documents(edges[:-1], end, before)
-            before += sum(any(map(str.strip, held[a:b])) for a, b in itertools.pairwise(edges))
+            text = boundaries.sentences(held)  # a document with lines <d> only is blank
+            before += sum(any(map(str.strip, text[a:b])) for a, b in itertools.pairwise(edges))
             held, first, begun = held[end:], first + end, {0}
     if held:
         yield held, Documents([0], len(held), before)

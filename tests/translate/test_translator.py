@@ -788,6 +788,23 @@ def test_contexts_do_not_depend_on_windows_nor_on_how_documents_are_given(text, 
     assert dict(found(kept, Boundaries(known=whole))) == expected
 
 
+@given(st.lists(st.integers(0, 5), max_size=12), st.integers(1, 7))
+def test_random_contexts_of_marked_documents_do_not_depend_on_windows(sentences, size):
+    """Also if documents have no sentence."""
+    lines = [
+        line for i, n in enumerate(sentences) for line in ["<d>", *(f"{i} {j}" for j in range(n))]
+    ]
+    boundaries, rule = Boundaries("marker"), ContextRule("random", 1)
+
+    def contexts(size):
+        for window, documents in windows_for(rule, windowed(lines, size), boundaries):
+            real = readable(documents, boundaries.sentences(window))
+            for i in range(len(window)):
+                yield [window[other] for other in real.context(i, rule)]
+
+    assert list(contexts(size)) == list(contexts(len(lines) + 1))
+
+
 def test_what_is_said_of_documents(tmp_path):
     text, docs = tmp_path / "text", tmp_path / "docs"
     text.write_text("a\nb\nc\n")
