@@ -65,9 +65,10 @@ class TranslateOptions(SearchOptions):  # type: ignore[misc]
     lines."""
     docs: str | None = option(None, "FILE|blank|marker")
     """Document boundaries of -|FILE, for systems that read context. `blank`: blank lines separate
-    documents. `marker`: lines `<d>` start documents and are copied to the output. FILE has a
-    document id for each line, or the line numbers (from 0) at which documents start. Default: each
-    line is its own document."""
+    documents. `marker`: lines `<d>` start documents and are copied to the output (with --nbest: an
+    empty list). FILE has a document id for each line, or the line numbers (from 0) at which
+    documents start. Default: each line is its own document. Systems without context only copy the
+    lines `<d>`."""
     prefix: Path | None = option(None, "FILE", panel=OTHER)
     """Lines that the translations begin with, one for each source line; a blank line means
     no prefix. The last word of a prefix is a whole word; with SentencePiece it may go on."""
