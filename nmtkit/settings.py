@@ -416,12 +416,13 @@ def _sections_with(key: str) -> list[str]:
     return [section for section, schema in STAGES.items() if key in schema.model_fields]
 
 
-def load_config(path: Path, variant: str | None = None) -> Values:
+def load_config(path: Path, *variants: str) -> Values:
     """Return the sections of a TOML settings file, which may be a system's own config.toml.
 
     Args:
         path: the file.
-        variant: the model of the call; a file that names another one is refused.
+        variants: the model of the call, then others whose settings serve; a file that names none of
+            them is refused.
 
     Raises: ConfigError if the file is missing, is not TOML, or has an unknown section.
     """
@@ -432,9 +433,10 @@ def load_config(path: Path, variant: str | None = None) -> Values:
         'write it as [train] / max_steps = 1000 / schedule = "noam"',
     )
     of_file = values.get("variant")
-    if variant is not None and of_file not in (None, variant):
-        message = f"the file has the settings of '{of_file}', not of '{variant}'"
-        raise ConfigError(message, where=path, hint="name its variant with --variant")
+    if variants and of_file not in (None, *variants):
+        message = f"the file has the settings of '{of_file}', not of '{variants[0]}'"
+        hint = "name its variant with --variant, or delete the line 'variant' in a copy of the file"
+        raise ConfigError(message, where=path, hint=hint)
     return _sections({k: v for k, v in values.items() if k not in OF_A_SYSTEM}, str(path))
 
 

@@ -74,7 +74,8 @@ def copy_matching(run: Run, name: str, model: Model) -> None:
             copied[key] = target.numel()
     if not any(copied.values()):
         raise CheckpointError(
-            f"nothing in {path} matches this model",
+            f"nothing in {path} matches this model"
+            + "".join(f"; {size}" for size in _different_sizes(path, model)),
             where="--init-from",
             hint="name a system of the same family and sizes; of the same variant, its sizes are"
             f" those of --config {path.parent.parent / 'config.toml'}",

@@ -125,7 +125,10 @@ def make_plan(run: Run, options: TrainOptions) -> Plan:
     cls = named_variant(variant)
     preset = options.preset or manifest.preset
     of_preset = settings.load_preset(preset) if preset else {}
-    of_file = settings.load_config(options.config, variant) if options.config else {}
+    # The baseline's sizes serve a variant that adds settings to them, not one that changes defaults.
+    extends = cls.Settings.model_fields.keys() > load_variant(BASELINE).Settings.model_fields.keys()
+    variants = (variant, BASELINE) if extends else (variant,)
+    of_file = settings.load_config(options.config, *variants) if options.config else {}
     if of_file.get("prep"):
         _warn_of_prep(of_file["prep"], manifest.settings, options.config)
     assigned = _assigned(options)

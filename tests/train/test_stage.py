@@ -580,6 +580,8 @@ def test_init_from_says_what_did_not_match(run, stderr):
     assert "of another shape: decoder.0.feed_forward" in said
     with pytest.raises(CheckpointError, match="nothing in .* matches"):
         train(run, name="other", variant=TOY, init_from=VARIANT)
+    with pytest.raises(CheckpointError, match=r"matches.*; model.d_ff 64 \(there 32\)"):
+        go(run, "model.d_model=8", "model.d_ff=64", name="wider", init_from=VARIANT)
     with pytest.raises(ConfigError, match="no system or folder 'transformr'") as caught:
         go(run, name="third", init_from="transformr")
     assert "transformer" in caught.value.hint
@@ -609,6 +611,21 @@ def test_a_document_model_begins_with_a_transformer(run, stderr):
     new = {name: tensor for name, tensor in own.items() if name not in theirs}
     assert new and all(name.startswith("encoder_context.") for name in new)
     assert not torch.equal(new["encoder_context.norm.weight"], torch.ones(16))  # contexts were read
+
+
+def test_the_file_of_a_transformer_gives_a_variant_its_sizes(run):
+    """As the second stage of HAN needs them."""
+    go(run)
+    config = run.system(VARIANT).config
+    train(run, variant="han", name="second", config=config, init_from=VARIANT, preset="tiny")
+    theirs, own = (run.system(name).read_config().model for name in (VARIANT, "second"))
+    assert own.items() > theirs.items()
+    for variant in ("transformer-cycle", "rnnsearch"):  # the first would lose what it is
+        refused(
+            ConfigError,
+            f"of 'transformer', not of '{variant}'",
+            partial(train, run, variant=variant, config=config, name="third"),
+        )
 
 
 def test_a_document_model_is_told_that_there_are_no_documents(run, stderr):
