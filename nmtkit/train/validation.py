@@ -300,10 +300,10 @@ class Validator:
         rule, store = self._model.context_rule, self._store
         ids: Decoded = {}
         rounds = store.documents.rounds(rows) if rule is not None and rule.targets else [rows]
+        # A blank line has </s> only. A sentence that is left out has an empty translation.
+        searched = set(self._readable.tolist()) - set(np.flatnonzero(store.src_lengths == 1))
         for sentences in rounds:
-            # A blank line has </s> only. No sentence that is translated reads a too long one.
-            blank = (store.src_lengths == 1) | (store.src_lengths > self._most)
-            ids |= {row: np.array([EOS]) for row in sentences if blank[row]}
+            ids |= {row: np.array([EOS]) for row in sentences if row not in searched}
             self._search_round([row for row in sentences if row not in ids], ids, stop)
         return ids
 

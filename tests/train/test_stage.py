@@ -730,6 +730,20 @@ def test_blank_lines_stay_blank_in_validation_and_are_no_context(run, on_dev, na
     assert {sample[0]: sample[2] for sample in measured.samples}[""] == ""
 
 
+def test_earlier_sentences_that_validation_leaves_out_are_not_searched(run, on_dev):
+    """Sentences 1 and 2 read the over-long sentence 0, and sentence 3 reads 1 and 2."""
+    vocabulary = Vocabulary.load(run.prep / "vocab.txt")
+    words = list(files.text_lines(run.source("dev")))[1].split()
+    with pair_writer(run.prep / "dev", 0, len(vocabulary)) as add:
+        for source in (words * 9, *[words] * 5):
+            add(vocabulary.encode(source), vocabulary.encode(words))
+    files.write_text(documents_file(run.prep, "dev"), "0\n4\n")
+    validator, _ = on_dev(drawn_model("han", **JOINT))
+    validator._most = len(words) * 5
+    ids = validator._translate([3], Stop())
+    assert [len(ids[row]) > 1 for row in range(4)] == [False, False, False, True]
+
+
 def test_init_from_a_system_whose_layers_share_parameters(run, stderr):
     """A Transformer with parameters of its own in every layer gets those that the layer used;
     layers that share get those of the first of them.
