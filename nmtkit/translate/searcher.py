@@ -315,7 +315,10 @@ def best_ids(pieces: list[NBest]) -> tuple[int, ...]:
 def _one_rule(models: Sequence[Model]) -> ContextRule | None:
     rules = {model.context_rule for model in models} - {None}
     if len(rules) > 1:
-        hint = "translate with systems of the same model.context settings together"
+        hint = (
+            "name systems that read the same sentences in the same form (see model.context,"
+            " model.context_size, model.side)"
+        )
         raise ConfigError(
             "the systems of an ensemble read different contexts", where="--ensemble", hint=hint
         )

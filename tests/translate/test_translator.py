@@ -704,7 +704,7 @@ def test_a_model_without_context_joins_one_with_context():
 
 def test_an_ensemble_reads_one_context():
     models = [Gossip(len(VOCABULARY), rule) for rule in (ContextRule(), ContextRule("next"))]
-    with pytest.raises(ConfigError, match="different contexts"):
+    with pytest.raises(ConfigError, match=r"different contexts\n.*\n.*model.context_size"):
         Translator(models, Spaces(), Spaces(), VOCABULARY, VOCABULARY, SearchSettings())
 
 
