@@ -12,10 +12,11 @@ from typing import Any, Literal, TypeVar
 from nmtkit.errors import ConfigError, check_known
 from nmtkit.files import TSV, uncompressed
 from nmtkit.names import HINT, is_new_name
+from nmtkit.settings import PrepSettings
 from nmtkit.text import chinese
 from nmtkit.text.languages import language_code, languages
 from nmtkit.text.scripts import scripts
-from nmtkit.text.tokenizer import usual_tokenizer
+from nmtkit.text.tokenizer import SIDES, tokenizer_name
 
 T = TypeVar("T")
 MARKUP = (".sgm", ".sgml", ".xml")
@@ -262,20 +263,15 @@ def guess_language(path: Path, option: str) -> str:
     return suffix
 
 
-def language_doubts(corpus: Corpus) -> list[str]:
-    """Return what looks like a slip in the languages of own files, a line each.
-
-    A language without rules, or a file whose suffix is the code of another language.
-    """
-    doubts = []
-    for option, language in (("--src", corpus.src), ("--tgt", corpus.tgt)):
-        has_rules = language_code(language) in languages()
-        if usual_tokenizer(language) == "moses" and not has_rules:
-            doubts.append(
-                f"Moses has no rules for '{language}': English abbreviations are taken; if this "
-                f"is a slip, name the language with {option}"
-            )
-    return doubts + suffix_doubts(corpus)
+def language_doubts(corpus: Corpus, settings: PrepSettings) -> list[str]:
+    """Return a line for each language of own files for which Moses is used, but has no rules."""
+    return [
+        f"Moses has no rules for '{language}': English abbreviations are taken; if this "
+        f"is a slip, name the language with --{side}"
+        for side, language in zip(SIDES, (corpus.src, corpus.tgt), strict=True)
+        if tokenizer_name(side, language, settings) == "moses"
+        and language_code(language) not in languages()
+    ]
 
 
 def suffix_doubts(corpus: Corpus) -> list[str]:

@@ -85,22 +85,22 @@ class Request:
             self.dataset: Dataset | None = None
             self.own_corpus = self._own_corpus(documents)
             self.preset = options.preset or self._preset_by_size()
-            self.doubts = language_doubts(self.own_corpus)
         else:
             self.dataset = _dataset(options)
             self.generator = self.dataset.entry.generator
             self.own_corpus = _further_tests(self.dataset, options.test, documents)
-            self.doubts = suffix_doubts(self.own_corpus)
             self.preset = options.preset or self.dataset.entry.preset
         self.given.check_languages((self.own_corpus.src, self.own_corpus.tgt))
         for path in self.parses.values():
             files.check_file(path, where="--parses")
-        self.doubts += document_doubts(self.own_corpus)
+        self.doubts = suffix_doubts(self.own_corpus) + document_doubts(self.own_corpus)
         _check_array(options)
         if options.parser is not None:
             unknown = f"unknown parser '{options.parser}'"
             check_known(options.parser, PARSERS, unknown, "--parser")
         self.settings = self._settings()
+        if self.dataset is None:
+            self.doubts += language_doubts(self.own_corpus, self.settings)
 
     def _settings(self) -> PrepSettings:
         """Return the settings: default, data set, preset, data set with this preset, file, --set;

@@ -465,6 +465,7 @@ def test_a_language_without_rules_is_said(tmp_path, files, stderr):
     run_prep(tmp_path, files, src="xx", tgt="de")  # up to date
     run_prep(tmp_path, files, "plain")
     run_prep(tmp_path, files, "chinese", src="eng_Latn", tgt="zh-Latn")
+    run_prep(tmp_path, files, "tokens", ["src_tokenizer=none"], src="xx", tgt="de")
     assert [one for one in warnings_of(stderr) if "Moses" in one] == []
 
 
