@@ -134,11 +134,14 @@ def _report_set(run: Run, text: TextSet, given: bool) -> None:
             console.say(f"  changed in {text.name}: {kind} {count:,}  in the {name}")
     if text.blank:
         counts = ", ".join(f"{count:,} of .{stream}" for stream, count in text.blank.items())
+        # Lines that are blank on one side separate nothing.
+        on_all_sides = len(text.blank) > text.references and len({*text.blank.values()}) == 1
+        separate = f"; if they separate documents, say --docs {text.name}=blank"
         console.warn(
             f"{text.name} has blank lines ({counts}; {text.lines:,} lines each): they are kept, a"
             " blank source line is translated as a blank line, and all count in the scores:"
-            f" {run.prep / 'text' / text.name}.*; if they separate documents, say --docs"
-            f" {text.name}=blank"
+            f" {run.prep / 'text' / text.name}.*"
+            + separate * (on_all_sides and text.documents is None)
         )
 
 
@@ -159,9 +162,7 @@ def _report_documents(sets: list[TextSet]) -> None:
                 )
     for text in sets:
         if text.documents is None and text.lines > 1:
-            option = f"--docs {text.name}"
-            blank = f", or {option}=blank, if its blank lines separate them" if text.blank else ""
             console.warn(
                 f"no document starts are given for {text.name}, so each of its sentences is its own"
-                f" document, without a context ({option}=FILE{blank})"
+                f" document, without a context (--docs {text.name}=FILE)"
             )

@@ -334,6 +334,17 @@ def test_markup_needs_no_documents_and_markers_that_nobody_tells_of_are_doubted(
     assert "dev.en begins" not in said
 
 
+def test_blank_lines_that_may_separate_documents_are_suggested(tmp_path, stderr):
+    """Only if nothing else says where the documents start."""
+    options = write_corpus(tmp_path / "in", corpus(), "blank")
+    starts = tmp_path / "starts"
+    starts.write_text("0\n", "utf-8")
+    prepared(tmp_path, options | {"docs": [f"dev={starts}"], "parses": []})
+    said = stderr().replace("\n", " ")
+    assert "dev has blank lines" in said and "--docs dev=blank" not in said
+    assert said.count("--docs news=blank") == 1
+
+
 def test_documents_that_may_be_meant_otherwise_are_warned_of(tmp_path, stderr):
     """The text itself given as its document starts, and a set of which nothing is said beside
     others.

@@ -186,6 +186,7 @@ def test_blank_lines_of_dev_and_test_sets_are_counted_and_warned_of(tmp_path, fi
         "dev has blank lines (3 of .src, 2 of .ref; 5 lines each)" in said[0]
         and "test has blank lines (1 of .ref1; 10 lines each)" in said[1]
     )
+    assert not any("--docs" in line for line in said)  # it would refuse lines blank on one side
 
 
 def test_bad_utf8_has_line_and_byte_offset(tmp_path, files):
