@@ -7,7 +7,6 @@ import itertools
 from nmtkit import console
 from nmtkit.errors import counted
 from nmtkit.prep.parse_spans import PARSED
-from nmtkit.prep.repeats import DUPLICATE, HELD_OUT
 from nmtkit.records import Cleaning, Manifest, Repeats, TextSet
 from nmtkit.run import Run
 from nmtkit.text.scripts import scripts
@@ -37,11 +36,10 @@ def report(run: Run, manifest: Manifest) -> None:
         _report_repeats(manifest.repeats)
     _report_lines(manifest)
     _report_documents(manifest.sets)
-    dropped = manifest.cleaning.dropped
-    gaps = sum(dropped[reason]["pairs"] for reason in (HELD_OUT, DUPLICATE) if reason in dropped)
+    gaps = sum(count["pairs"] for count in manifest.cleaning.dropped.values())
     if gaps and train.documents is not None:
         console.warn(
-            f"{counted(gaps, 'repeated pair')} dropped from the documents of train: the sentences"
+            f"{counted(gaps, 'pair')} dropped from the documents of train: the sentences"
             " after a dropped one have an earlier sentence as context"
         )
     for text in manifest.sets:
@@ -141,7 +139,8 @@ def _report_set(run: Run, text: TextSet, given: bool) -> None:
             f"{text.name} has blank lines ({counts}; {text.lines:,} lines each): they are kept, a"
             " blank source line is translated as a blank line, and all count in the scores:"
             f" {run.prep / 'text' / text.name}.*"
-            + separate * (on_all_sides and text.documents is None)
+            + separate
+            * (on_all_sides and text.documents is None)
         )
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from nmtkit import console, files
 from nmtkit.arrays import Ints
 from nmtkit.corpora.corpus import check_language, is_markup
+from nmtkit.corpora.document_starts import MARKER_LINE
 from nmtkit.corpora.parallel_text import first_odd_pair
 from nmtkit.errors import ConfigError, DataError, counted
 from nmtkit.score.evaluate import (
@@ -65,6 +66,11 @@ def score_files(hyps: Sequence[Path], refs: Sequence[Path], **values: Any) -> No
     if not words:
         raise DataError(
             f"nothing to score: {ref} is empty", hint="name files with one sentence a line"
+        )
+    if marks := sum(line.strip() == MARKER_LINE.decode() for line in words):
+        console.warn(
+            f"<d> lines are scored as sentences ({counted(marks, 'line')} of {_called(ref)}); if"
+            " they mark documents, delete them from every file"
         )
     language = _language(ref) if language is None else language
     sizes, unit = _sizes(words, language)

@@ -77,8 +77,8 @@ def copy_matching(run: Run, name: str, model: Model) -> None:
             f"nothing in {path} matches this model"
             + "".join(f"; {size}" for size in _different_sizes(path, model)),
             where="--init-from",
-            hint="name a system of the same family and sizes; of the same variant, its sizes are"
-            f" those of --config {path.parent.parent / 'config.toml'}",
+            hint=f"take its sizes: --config {path.parent.parent / 'config.toml'}, or name a system"
+            " of the same family and sizes",
         )
     _print_copied(f"initialised from {path}", weights, copied)
     other_shape = common - copied.keys()

@@ -125,7 +125,7 @@ def make_plan(run: Run, options: TrainOptions) -> Plan:
     cls = named_variant(variant)
     preset = options.preset or manifest.preset
     of_preset = settings.load_preset(preset) if preset else {}
-    # The baseline's sizes serve a variant that adds settings to them, not one that changes defaults.
+    # The baseline's sizes serve a variant that adds settings, not one that changes their defaults.
     extends = cls.Settings.model_fields.keys() > load_variant(BASELINE).Settings.model_fields.keys()
     variants = (variant, BASELINE) if extends else (variant,)
     of_file = settings.load_config(options.config, *variants) if options.config else {}

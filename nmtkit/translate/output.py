@@ -111,9 +111,7 @@ def print_forced(
         sys.stdout.flush()
 
 
-def checked_boundaries(
-    scorer: Scorer, source: str, boundaries: Boundaries | None
-) -> Boundaries:
+def checked_boundaries(scorer: Scorer, source: str, boundaries: Boundaries | None) -> Boundaries:
     """Return where the documents of a file or of stdin start; without --docs at every line.
 
     Args:

@@ -183,7 +183,7 @@ def content(run):
 def test_documents_start_where_they_did(tmp_path, stderr):
     """A document whose first lines go starts at the next one; one that goes whole is gone."""
     rows = list(dict.fromkeys(pairs(400)))[:30]
-    train = [*rows[:10], *rows[:4], *rows[10:16], *rows[2:5], *rows[16:]]
+    train = [*rows[:10], *rows[:4], *rows[10:16], *rows[2:5], *rows[16:], ("", "x")]
     starts = [0, 10, 20, 23]  # lines 10 to 13 and 20 to 22 go
     documents = tmp_path / "starts"
     documents.write_text("".join(f"{start}\n" for start in starts))
@@ -191,7 +191,7 @@ def test_documents_start_where_they_did(tmp_path, stderr):
     run = prepared(tmp_path, train, {"dev": pairs(9, 7)}, **options)
     lines = (run.prep / "docs/train.txt").read_text().split()
     assert list(map(int, lines)) == [0, 10, 16]
-    assert "7 repeated pairs dropped from the documents of train" in stderr()
+    assert "8 pairs dropped from the documents of train" in stderr()
 
 
 def test_the_fingerprint_depends_on_all_settings_that_change_the_text():

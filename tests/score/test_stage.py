@@ -655,6 +655,18 @@ def called(*words, text=b""):
     return done.returncode, done.stdout.decode(), done.stderr.decode()
 
 
+def test_lines_of_outside_files_that_mark_documents_are_warned_of(tmp_path, capsys):
+    path = tmp_path / "ref.de"
+    for text, note in (
+        ("ein Hund\n", ""),
+        ("<d>\nein Hund\n<d>\nja\n", "(2 lines of ref.de)"),
+    ):
+        path.write_text(text, "utf-8")
+        score_files([path], [path], resamples=5)
+        warned = capsys.readouterr().err
+        assert ("scored as sentences" in warned) == bool(note) and note in warned
+
+
 def test_outside_files_as_arguments_and_from_stdin(tmp_path, capsys):
     ref = ["ein Hund", "die Katze schläft dort", "ja"] * 20
     worse = ["ein Hund", "die Katze läuft dort", "nein"] * 20

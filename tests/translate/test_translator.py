@@ -798,7 +798,7 @@ def test_random_contexts_of_marked_documents_do_not_depend_on_windows(sentences,
 
     def contexts(size):
         for window, documents in windows_for(rule, windowed(lines, size), boundaries):
-            real = readable(documents, boundaries.sentences(window))
+            real = without_blank_lines(documents, boundaries.sentences(window))
             for i in range(len(window)):
                 yield [window[other] for other in real.context(i, rule)]
 
