@@ -64,11 +64,11 @@ class FullDisk:
 def test_02_a_full_disk_under_the_metrics_stops_with_what_is_saved(run, monkeypatch):
     original = reporting.Reporter.progress
 
-    def full(self, step, *rest):
-        if step == 4:
+    def full(self, state, *rest):
+        if state.step == 4:
             self._metrics.close()
             self._metrics = FullDisk()
-        original(self, step, *rest)
+        original(self, state, *rest)
 
     with monkeypatch.context() as patch:
         patch.setattr(reporting.Reporter, "progress", full)

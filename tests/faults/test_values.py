@@ -185,7 +185,10 @@ def test_a_pipe_without_end_is_no_settings_file(run, line):
     [
         ("{} --ref x.de", "{} has more than 99 lines"),
         ("x.de --ref {}", "{} has more than 99 lines"),
-        ("x.de --ref x.de --metric-scores M={}", "M: more numbers in {} for 1 sentence"),
+        (
+            "x.de --ref x.de --metric-scores M={}",
+            "more numbers in {} for 1 sentence\n  in: --metric-scores M=",
+        ),
     ],
 )
 def test_lines_without_end_are_not_all_read(words, message, tmp_path, monkeypatch):
