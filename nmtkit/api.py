@@ -308,7 +308,7 @@ class LoadedSystem:
             unchanged = False
         if not unchanged:
             raise CheckpointError(
-                f"'{self.name}' has been trained since it was loaded",
+                f"the checkpoints of '{self.name}' have changed since it was loaded, or are gone",
                 where=self.run.path,
                 hint="call nmtkit.load again",
             )

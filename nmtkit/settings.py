@@ -435,7 +435,7 @@ def load_config(path: Path, *variants: str) -> Values:
     of_file = values.get("variant")
     if variants and of_file not in (None, *variants):
         message = f"the file has the settings of '{of_file}', not of '{variants[0]}'"
-        hint = "name its variant with --variant, or delete the line 'variant' in a copy of the file"
+        hint = "name its variant with --variant"
         raise ConfigError(message, where=path, hint=hint)
     return _sections({k: v for k, v in values.items() if k not in OF_A_SYSTEM}, str(path))
 

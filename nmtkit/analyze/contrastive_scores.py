@@ -143,7 +143,7 @@ def read_scores(path: Path, items: Sequence[Item]) -> ScoreFile:
     Raises: as `numbers`.
     """
     wanted = sum(len(item.in_score_file) for item in items)
-    scores = numbers(files.text_lines(path), wanted, str(path), "--scores", "target")
+    scores = numbers(files.text_lines(path), wanted, str(path), "--scores", "target", infinite=True)
     meaning = LOG_PROB if max(scores) <= 0 else NLL
     signed = iter(scores if meaning == LOG_PROB else [-score for score in scores])
     by_target = [dict(zip(item.in_score_file, signed, strict=False)) for item in items]

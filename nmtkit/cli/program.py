@@ -48,6 +48,7 @@ def examples(*lines: str, before: str = "For example:", after: str = "") -> str:
 
 def _check_files_once(args: list[str]) -> None:
     """Refuse a second --train, --dev or --config: the first file would be ignored."""
+    args = args[: args.index("--")] if "--" in args else args
     for name, hint in ONE_FILE.items():
         if sum(word.partition("=")[0] == name for word in args) > 1:
             raise ConfigError(f"{name} is given twice", where=name, hint=hint)

@@ -39,8 +39,8 @@ def report(run: Run, manifest: Manifest) -> None:
     gaps = sum(count["pairs"] for count in manifest.cleaning.dropped.values())
     if gaps and train.documents is not None:
         console.warn(
-            f"{counted(gaps, 'pair')} dropped from the documents of train: the sentences"
-            " after a dropped one have an earlier sentence as context"
+            f"{counted(gaps, 'pair')} dropped from the documents of train: a sentence"
+            " after a dropped one has an earlier sentence of its document as context"
         )
     for text in manifest.sets:
         if text.parses is not None:

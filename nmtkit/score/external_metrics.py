@@ -112,7 +112,12 @@ class ExternalMetric(ABC):
 
 
 def numbers(
-    lines: Iterable[str], expected: int, source: str, where: object, unit: str = "sentence"
+    lines: Iterable[str],
+    expected: int,
+    source: str,
+    where: object,
+    unit: str = "sentence",
+    infinite: bool = False,
 ) -> list[float]:
     """Return the numbers that lines hold.
 
@@ -120,7 +125,8 @@ def numbers(
         expected: how many there must be.
         source, where, unit: for errors: what the lines are, the option that names them, and what
             each number belongs to.
-    Raises: DataError for another count, or a line that is not a finite number.
+        infinite: True if a number may be infinite, such as the log-probability of 0.
+    Raises: DataError for another count, or a line that is not such a number.
     """
     values = []
     for number, line in enumerate(itertools.islice(lines, expected + 1), 1):
@@ -128,7 +134,7 @@ def numbers(
             values.append(float(line))
         except ValueError:
             values.append(math.nan)
-        if not math.isfinite(values[-1]):
+        if math.isnan(values[-1]) or not (infinite or math.isfinite(values[-1])):
             raise DataError(
                 f"line {number} of {source} is not a finite number: {line[:60]!r}",
                 where=where,

@@ -254,7 +254,7 @@ class ScoredSet:
             names = ", ".join(sorted(dropped))
             lost.append(f"no longer asked for: {names} (--metrics, --metric)")
         if left_out := {s.name for s in stored.systems} - set(self.folders):
-            lost.append(f"left out: {', '.join(sorted(left_out))} (--system)")
+            lost.append(f"no longer scored: {', '.join(sorted(left_out))}")
         if lost:
             console.say(f"{self.text_set.name}: {', '.join(lost)}")
 

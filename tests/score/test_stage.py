@@ -921,7 +921,7 @@ def test_systems_that_a_call_leaves_out_are_named(fake, capsys):
     fake.score()
     capsys.readouterr()
     fake.score(systems=["base"])
-    assert "test: left out: new (--system)" in capsys.readouterr().err
+    assert "test: no longer scored: new" in capsys.readouterr().err
 
 
 def test_outside_files_without_a_line_or_not_utf8_are_named(tmp_path):
