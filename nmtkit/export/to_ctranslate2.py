@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from nmtkit.arrays import Array
 from nmtkit.export.engine import Engine, Sentences
 from nmtkit.nn.embeddings import sinusoids
+from nmtkit.text.vocabulary import SPECIALS
 
 if TYPE_CHECKING:  # this file can be used without the packages that settings need
     from collections.abc import Iterator, Mapping
@@ -163,8 +164,10 @@ class _Loaded:
         self.label = f"CTranslate2, {self._translator.compute_type}"
 
     def translate(self, sources: Sentences, beam: int, limit: int, rows: int) -> Sentences:
+        # CTranslate2 reads text that spells a special symbol as the symbol.
+        texts = [["<unk>" if word in SPECIALS else word for word in line] for line in sources]
         results = self._translator.translate_batch(
-            sources,
+            texts,
             beam_size=beam,
             max_batch_size=rows,
             length_penalty=0,

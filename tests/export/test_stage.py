@@ -13,6 +13,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 from typer.testing import CliRunner
 
+import nmtkit
 from nmtkit.cli import app
 from nmtkit.errors import ConfigError, EnvironmentProblem
 from nmtkit.export import check, folder, stage
@@ -23,8 +24,9 @@ from nmtkit.text.side import TextSide
 from nmtkit.text.vocabulary import load_vocabularies
 from nmtkit.translate.hypotheses import length_limit
 from nmtkit.translate.systems import choose
-from tests.export.conftest import SETTINGS
+from tests.export.conftest import EOS, SETTINGS
 from tests.manifests import edit, read_json, write_json
+from tests.ready import add_system, prepare
 from tests.refused import refused
 
 LINES = ["The cats sleep, and the dog runs.", "It runs."]
@@ -357,6 +359,22 @@ def test_the_real_engine_translates_alike(copy, name, stdout, monkeypatch):
     assert asked[0]["length_penalty"] == search.length_penalty
     assert asked[0]["max_input_length"] == asked[0]["min_decoding_length"] == 0
     assert ctranslate2.contains_model(str(out))
+
+
+def test_text_that_spells_a_special_symbol_is_unknown_to_the_real_engine(
+    tmp_path, stdout, monkeypatch
+):
+    words = {"subwords": "none", "src_tokenizer": "none", "tgt_tokenizer": "none"}
+    run = prepare(tmp_path / "run", **words)
+    search = {"length_penalty": 0, "max_length_b": 30}
+    add_system(run, "words", "transformer", eos=EOS, softmax_bias=True, search=search)
+    line = "<s> The cats </s> sleep <pad> and the dog runs."
+    (run.prep / "text" / "test.src").write_text(line + "\n", "utf-8")
+    result = command(run, "words --check")
+    assert result.stdout.count("1 of 1 (100.0%)") == 2, result.output
+    monkeypatch.chdir(run.system("words").path / "export" / "ctranslate2")
+    exec(readme_code(Path()).replace('["…"]', repr([line])), {})
+    assert stdout() == f"{nmtkit.load(run.path, device='cpu').translate([line])}\n"
 
 
 def test_the_real_engines_quantizations(copy):
