@@ -295,8 +295,10 @@ class LoadedSystem:
             # A scorer that is loaded later uses the same precision of products.
             torch.set_float32_matmul_precision(self._matmul)
             if machine.precision not in self._loaded:
-                self._check_unchanged()
-                scorer = self._group.scorer(self.device, machine.precision, self._jobs)
+                try:
+                    scorer = self._group.scorer(self.device, machine.precision, self._jobs)
+                finally:  # a training may have removed the checkpoints, or ended in between
+                    self._check_unchanged()
                 self._loaded[machine.precision] = scorer
         return self._loaded[machine.precision]
 

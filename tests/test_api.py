@@ -18,7 +18,7 @@ import torch
 from typer.testing import CliRunner
 
 import nmtkit
-from nmtkit import api, files
+from nmtkit import api, environment, files
 from nmtkit.analyze.sentence_vectors import NoStates
 from nmtkit.cli import app
 from nmtkit.data.batches import source_batch
@@ -28,6 +28,7 @@ from nmtkit.run import Run
 from nmtkit.text.side import TextSide
 from nmtkit.text.vocabulary import load_vocabularies
 from nmtkit.translate.scorer import Scorer
+from nmtkit.translate.systems import SystemGroup
 from nmtkit.translate.translator import Translator
 from tests import ROOT
 from tests.processes import python
@@ -138,8 +139,9 @@ def test_documents(run, texts, tmp_path):
         system.score(SRC, TGT, documents=[0, 2]), abs=1e-4
     )
     for wrong in ([], [1, 2], [0, 2, 2], [0, 5], [0, 3, 1], [0, 1.5], [0, "x"], 0, 5):
-        with pytest.raises(DataError, match="wrong line numbers of document starts"):
-            system.translate(SRC, documents=wrong)
+        said = "wrong line numbers of document starts"
+        error = refused(DataError, said, system.translate, SRC, documents=wrong)
+        assert error.hint == "give rising line numbers; the first is 0, all are below 5"
     refused(ConfigError, "'blanks' does not say", system.translate, SRC, documents="blanks")
     plain = nmtkit.load(run.path, "plain", "cpu")  # reads no context
     assert plain.score(SRC, TGT, documents=[0, 2]) == plain.score(SRC, TGT)
@@ -302,6 +304,30 @@ def test_a_loaded_system_never_has_the_weights_of_two_trainings(run, tmp_path, m
     refused(CheckpointError, "have changed since it was loaded", system.score, SRC, TGT)
     system.translate(SRC)
     twin.score(SRC, TGT)
+
+
+def test_a_training_that_ends_while_weights_are_read_is_noticed(run, monkeypatch):
+    system = nmtkit.load(run.path, "plain", "cpu")
+    read = SystemGroup.scorer
+
+    def trained_meanwhile(group, *arguments):
+        monkeypatch.setattr(SystemGroup, "checkpoints", lambda group: [])
+        return read(group, *arguments)
+
+    monkeypatch.setattr(SystemGroup, "scorer", trained_meanwhile)
+    system._loaded.clear()
+    refused(CheckpointError, "has been trained since it was loaded", system.score, SRC, TGT)
+
+
+def test_the_memory_of_products_is_limited_as_in_the_commands(run, monkeypatch):
+    limit = "ONEDNN_PRIMITIVE_CACHE_CAPACITY"
+    monkeypatch.setattr(environment, "_ours", {})
+    for of_user, expected in ((None, str(environment.PRODUCTS)), ("7", "7")):
+        monkeypatch.delenv(limit, raising=False)
+        if of_user:
+            monkeypatch.setenv(limit, of_user)
+        nmtkit.load(run.path, "plain", "cpu")
+        assert os.environ[limit] == expected
 
 
 def test_a_worker_of_a_pool_has_no_workers(run):
