@@ -107,11 +107,18 @@ def load(
         EnvironmentProblem if the device does not exist.
     """
     trust.allow(_lines(allow_code, "allow_code"))
+    arguments: list[tuple[str, Any, Any, str]] = [
+        ("path", path, str | os.PathLike, "a folder"),
+        ("system", system, str | None, "the name of a system"),
+        ("device", device, str, "auto, cpu, cuda or mps"),
+        ("jobs", jobs, Integral, "a whole number"),
+    ]
+    for argument, value, kind, expected in arguments:
+        if not isinstance(value, kind):
+            message = f"expected {expected}, not {type(value).__name__}"
+            raise ConfigError(message, where=argument, hint="see help(nmtkit.load)")
     if jobs < 0:
         raise ConfigError(f"{jobs} worker processes", where="jobs", hint="0 = one per core")
-    if not isinstance(system, str | None):
-        message = f"expected the name of a system, not {type(system).__name__}"
-        raise ConfigError(message, where="system", hint="give a string, or leave it out")
     run, name = _find(files.expanded_path(path), system)
     environment.room_for_products(1)
     picked = hardware.pick_device(device)

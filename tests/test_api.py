@@ -233,7 +233,16 @@ def test_which_system(run, tmp_path, stderr, monkeypatch):
     ]:
         refused(NmtkitError, said, nmtkit.load, path, system, "cpu")
     refused(ConfigError, "did you mean 'beam'", nmtkit.load, run.path, "plain", "cpu", baem=3)
-    refused(ConfigError, "expected the name of a system, not int", nmtkit.load, run.path, 3)
+    for wrong, said in [
+        ({"path": None}, "expected a folder, not NoneType"),
+        ({"system": 3}, "expected the name of a system, not int"),
+        ({"device": None}, "expected auto, cpu, cuda or mps, not NoneType"),
+        ({"device": torch.device("cpu")}, "expected auto, cpu, cuda or mps, not device"),
+        ({"jobs": "2"}, "expected a whole number, not str"),
+        ({"jobs": 1.5}, "expected a whole number, not float"),
+    ]:
+        error = refused(ConfigError, said, nmtkit.load, **{"path": run.path, **wrong})
+        assert [error.where] == list(wrong)
     error = refused(ConfigError, "nbest", nmtkit.load, run.path, "plain", "cpu", nbest=9)
     assert error.hint == "change one of them"
     refused(ConfigError, "unknown device", nmtkit.load, run.path, "plain", "tpu")
