@@ -417,7 +417,8 @@ def _sections_with(key: str) -> list[str]:
 
 
 def load_config(path: Path, *variants: str) -> Values:
-    """Return the sections of a TOML settings file, which may be a system's own config.toml.
+    """Return the sections of a TOML settings file, which may be a system's own config.toml or a
+    run's run.toml.
 
     Args:
         path: the file.
@@ -437,6 +438,8 @@ def load_config(path: Path, *variants: str) -> Values:
         message = f"the file has the settings of '{of_file}', not of '{variants[0]}'"
         hint = "name its variant with --variant"
         raise ConfigError(message, where=path, hint=hint)
+    if "fingerprint" in values:  # run.toml, whose other keys are no settings
+        values = {key: value for key, value in values.items() if isinstance(value, dict)}
     return _sections({k: v for k, v in values.items() if k not in OF_A_SYSTEM}, str(path))
 
 

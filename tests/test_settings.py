@@ -160,3 +160,12 @@ def test_the_file_of_a_system_is_a_settings_file(tmp_path):
     path.write_text(to_toml({**about, **sections, "hardware": {"device": "cpu"}}))
     assert load_config(path) == load_config(path, "caru") == sections
     refused(ConfigError, "of 'caru', not of 'pr'.*\n.*\n.*--variant", load_config, path, "pr")
+
+
+def test_the_file_of_a_run_is_a_settings_file(tmp_path):
+    path = tmp_path / "run.toml"
+    about = {"dataset": "mine", "src": "en", "tgt": "de", "fingerprint": "x", "size": 9}
+    path.write_text(to_toml({**about, "prep": {"max_words": 9}}))
+    assert load_config(path) == {"prep": {"max_words": 9}}
+    path.write_text('src = "en"\n')  # the user's own file, not a run's
+    refused(ConfigError, "'src' is in no section", load_config, path)
