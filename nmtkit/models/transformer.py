@@ -37,9 +37,10 @@ class TransformerSettings(ModelSettings):
     """Sizes and choices of a Transformer; the defaults are Vaswani et al.'s base."""
 
     d_model: int = Field(512, ge=2, le=1_000_000)
-    """Width of embeddings, of every layer and of the memory."""
+    """Width of embeddings, of every layer and of the memory. Positions are sinusoids of this width.
+    """
     d_ff: int = Field(2048, ge=1, le=10_000_000)
-    """Width of the feed-forward sublayers."""
+    """Width of the feed-forward sublayers, whose activation is ReLU."""
     heads: AtLeastOne = 8
     """Attention heads; a divisor of d_model."""
     encoder_layers: int = Field(6, ge=0, le=10_000)
