@@ -325,7 +325,7 @@ def test_a_training_that_ends_while_weights_are_read_is_noticed(run, monkeypatch
 
     monkeypatch.setattr(SystemGroup, "scorer", trained_meanwhile)
     system._loaded.clear()
-    refused(CheckpointError, "has been trained since it was loaded", system.score, SRC, TGT)
+    refused(CheckpointError, "have changed since it was loaded", system.score, SRC, TGT)
 
 
 def test_the_memory_of_products_is_limited_as_in_the_commands(run, monkeypatch):

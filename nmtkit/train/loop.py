@@ -46,7 +46,7 @@ FEW_PAIRS = 8
 
 
 class RankNote(NamedTuple):
-    """What a rank tells the others in an update: its signal (0 = none), and its clock."""
+    """The signal of a rank (0 = none) and its clock, which the other ranks read in an update."""
 
     signal: float
     seconds: float
