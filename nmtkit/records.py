@@ -20,9 +20,10 @@ them.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
@@ -39,7 +40,7 @@ from pydantic import (
     model_serializer,
     model_validator,
 )
-from pydantic_core import from_json
+from pydantic_core import PydanticSerializationError, from_json
 
 from nmtkit import console, files
 from nmtkit.errors import DataError, plain
@@ -56,6 +57,20 @@ MOST = 1e100
 """The largest number in a file: float64 still holds its square."""
 
 
+@contextlib.contextmanager
+def _stoppable() -> Iterator[None]:
+    """Raise KeyboardInterrupt if a signal interrupted pydantic's serialization.
+
+    pydantic turns it into an error of its own, of which only the text names it.
+    """
+    try:
+        yield
+    except PydanticSerializationError as error:
+        if "KeyboardInterrupt" in str(error):
+            raise KeyboardInterrupt from None
+        raise
+
+
 class Part(BaseModel):
     """Something that a record holds, with optional fields."""
 
@@ -69,6 +84,14 @@ class Part(BaseModel):
             for name, value in values(self).items()
             if fields[name].is_required() or value != fields[name].default
         }
+
+    def model_dump(self, **options: Any) -> JsonObject:
+        with _stoppable():
+            return super().model_dump(**options)
+
+    def model_dump_json(self, **options: Any) -> str:
+        with _stoppable():
+            return super().model_dump_json(**options)
 
 
 class Record(Part):
@@ -465,16 +488,6 @@ class SystemConfig(BaseModel):
         return sections
 
 
-def processor_of(hardware: Mapping[str, object]) -> tuple[object, object]:
-    """Return the name of a processor and the number type of its products; only times on equal ones
-    compare.
-
-    Args:
-        hardware: of a system's config.toml, or of a translation's meta.json.
-    """
-    return hardware.get("name"), hardware.get("precision")
-
-
 class SystemRecord(Record):
     """When a system was made and trained, in ns since 1970 (a copy of a run has other times of
     files), and its size. It is read without the weights.
@@ -525,14 +538,6 @@ class BestCheckpoint(Record):
         name = f"step-{self.step:08d}"
         require(self.checkpoint == name, f"'checkpoint' is not that of 'step' ({name})")
         return self
-
-
-class WandbRun(Record):
-    """A run of Weights & Biases that a training logs to; logged: the last step of each kind."""
-
-    again: ClassVar[str] = "without the file the next training logs to a new run"
-    id: Name
-    logged: dict[str, int] = {}
 
 
 @dataclass(frozen=True)

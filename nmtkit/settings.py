@@ -400,15 +400,15 @@ def load_preset(name: str) -> Values:
     return _sections(tomllib.loads(preset_text(name)), f"preset {name}")
 
 
-def habit(name: str) -> str | None:
-    """Return what nmtkit has for an option or setting of other toolkits; None if unknown.
+def habit(name: str) -> str:
+    """Return what nmtkit has for an option or setting of other toolkits; "" if unknown.
 
     Args:
         name: such as --batch-size, lr or train.dropout.
     """
     key = name.lstrip("-").rpartition(".")[2].replace("-", "_")
     of_setting = " or ".join(f"--set {section}.{key}=…" for section in _sections_with(key))
-    return HABITS.get(key) or of_setting or None
+    return HABITS.get(key) or of_setting
 
 
 def _sections_with(key: str) -> list[str]:
@@ -436,14 +436,13 @@ def load_config(path: Path, *variants: str) -> Values:
     of_file = values.get("variant")
     if variants and of_file not in (None, *variants):
         message = f"the file has the settings of '{of_file}', not of '{variants[0]}'"
-        hint = "name its variant with --variant"
-        raise ConfigError(message, where=path, hint=hint)
+        raise ConfigError(message, path, "name its variant with --variant")
     if "fingerprint" in values:  # run.toml, whose other keys are no settings
-        values = {key: value for key, value in values.items() if isinstance(value, dict)}
-    return _sections({k: v for k, v in values.items() if k not in OF_A_SYSTEM}, str(path))
+        values = {"prep": values.get("prep")}
+    return _sections({k: v for k, v in values.items() if k not in OF_A_SYSTEM}, path)
 
 
-def _sections(values: dict[str, Any], where: str) -> Values:
+def _sections(values: dict[str, Any], where: object) -> Values:
     for key, value in values.items():
         if key not in SECTIONS and not isinstance(value, dict):
             names = " or ".join(f"[{name}]" for name in _sections_with(key) or SECTIONS)

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from pydantic import model_serializer
 
 from nmtkit.analyze.stage import analyze
 from nmtkit.errors import DataError
@@ -11,6 +12,8 @@ from nmtkit.records import (
     CheckpointManifest,
     Manifest,
     MetricsLine,
+    Part,
+    Record,
     StoredFinding,
     TextRecipe,
     TranslationMeta,
@@ -123,3 +126,19 @@ def test_a_fault_of_the_program_is_not_taken_for_a_damaged_file(run, monkeypatch
     """A KeyError of ours must come out as one."""
     monkeypatch.setattr("nmtkit.score.stage.load_or_warn", lambda *_: {}["oops"])
     refused(KeyError, "oops", score, run, resamples=10, trials=10)
+
+
+@pytest.mark.parametrize("dump", ["model_dump", "model_dump_json"])
+def test_a_signal_during_serialization_stops_the_command(dump):
+    """pydantic makes an error of what a serializer raises, also in a part of a record."""
+
+    class Stopped(Part):
+        @model_serializer(mode="plain")
+        def serialized(self):
+            raise KeyboardInterrupt
+
+    class Whole(Record):
+        part: Stopped
+
+    with pytest.raises(KeyboardInterrupt):
+        getattr(Whole(part=Stopped()), dump)()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import operator
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -31,7 +31,6 @@ from nmtkit.models import checkpoints
 from nmtkit.models.base import Memory, Model, State
 from nmtkit.nn import hardware
 from nmtkit.nn.linear import rounds
-from nmtkit.records import processor_of
 from nmtkit.run import System
 from nmtkit.score.translations import described
 from nmtkit.tables.table import Estimate
@@ -289,6 +288,16 @@ def stored_speeds(study: Study) -> dict[str, Timing]:
             " systems; speeds are read from the logs"
         )
     return {}
+
+
+def processor_of(hardware: Mapping[str, object]) -> tuple[object, object]:
+    """Return the name of a processor and the number type of its products; only times on equal ones
+    compare.
+
+    Args:
+        hardware: of a system's config.toml, or of a translation's meta.json.
+    """
+    return hardware.get("name"), hardware.get("precision")
 
 
 def logged_speeds(study: Study) -> dict[str, Timing]:

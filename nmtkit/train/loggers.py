@@ -8,17 +8,26 @@ import os
 import secrets
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from nmtkit import console, files
 from nmtkit.errors import EnvironmentProblem, first_line
-from nmtkit.records import WandbRun, load
+from nmtkit.names import Name
+from nmtkit.records import Record, load
 from nmtkit.run import System
 
 MODULES = {"tensorboard": "torch.utils.tensorboard", "wandb": "wandb"}
 SETTING = "train.log_to"
 Samples = Sequence[tuple[str, str, str]]
 """Source, reference and translation of some sentences."""
+
+
+class WandbRun(Record):
+    """A run of Weights & Biases that a training logs to; logged: the last step of each kind."""
+
+    again: ClassVar[str] = "without the file the next training logs to a new run"
+    id: Name
+    logged: dict[str, int] = {}
 
 
 class Logger:

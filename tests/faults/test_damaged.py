@@ -23,6 +23,7 @@ from nmtkit.run import Run, System
 from nmtkit.score import stored_scores
 from nmtkit.tables.drawing import DESCRIPTION, as_pdf
 from nmtkit.toml import to_toml
+from nmtkit.train import loggers
 from nmtkit.train.reporting import cut_metrics
 from tests.manifests import edit, read_json, write_json
 from tests.refused import refused
@@ -41,7 +42,7 @@ SAMPLES = {
             **{"dev_loss": 2.5, "dev_bleu": None},
         },
     ),
-    "systems/base/wandb.json": (records.WandbRun, {"id": "x", "logged": {"train": 3}}),
+    "systems/base/wandb.json": (loggers.WandbRun, {"id": "x", "logged": {"train": 3}}),
     "systems/base/checkpoints/step-00000010/manifest.json": (
         records.CheckpointManifest,
         {
