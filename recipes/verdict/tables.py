@@ -14,8 +14,9 @@ import numpy as np
 from pydantic import Field
 
 from nmtkit import console, files
+from nmtkit.analyze.timing import processor_of
 from nmtkit.errors import DataError
-from nmtkit.records import Part, Record, StoredFinding, SystemConfig, load, processor_of
+from nmtkit.records import Part, Record, StoredFinding, SystemConfig, load
 from nmtkit.score.metrics import Metric, Scorer
 from nmtkit.score.resampling import Draws
 from nmtkit.score.seeds import FEWEST_FREEDOM, Resampled, over_seeds
