@@ -204,8 +204,8 @@ class LoadedSystem:
             unknown word; DataError for wrong line numbers, or for a
             prefix or phrase that no translation can have.
         """
-        found = self.translations(lines, documents, prefix=prefix, constraints=constraints)
-        return [translation.text for translation in found]
+        translations = self.translations(lines, documents, prefix=prefix, constraints=constraints)
+        return [translation.text for translation in translations]
 
     def translations(
         self,
@@ -372,15 +372,15 @@ class LoadedSystem:
         return Boundaries(known=Documents(starts, count))
 
 
-def _check_counts(beside: Sequence[object], sources: Sequence[str], what: str) -> None:
+def _check_counts(lines: Sequence[object], sources: Sequence[str], name: str) -> None:
     """Refuse lines if there is not one for each source.
 
     Raises: DataError.
     """
-    if len(beside) != len(sources):
+    if len(lines) != len(sources):
         raise DataError(
-            f"{len(beside):,} {what} for {len(sources):,} sources",
-            where=what,
+            f"{len(lines):,} {name} for {len(sources):,} sources",
+            where=name,
             hint="give one line for each source line",
         )
 

@@ -156,16 +156,14 @@ def _retire(older: Path, final: Path, owned: Owned) -> None:
         with contextlib.suppress(OSError):  # it has files that `final` has too
             Path(parent).rmdir()
     if older.exists():
-        keep_others(older, final.parent)
+        keep_files_of_user(older, final.parent)
 
 
-def keep_others(folder: Path, place: Path) -> None:
+def keep_files_of_user(folder: Path, place: Path) -> None:
     """Give a folder with files of the user a new name in `place`, and say so."""
-    others = place / f"{NOT_OURS}{time.time_ns()}"
-    os.replace(folder, others)
-    console.warn(
-        f"files that nmtkit did not write, or that have changed since, are now in {others}"
-    )
+    kept = place / f"{NOT_OURS}{time.time_ns()}"
+    os.replace(folder, kept)
+    console.warn(f"files that nmtkit did not write, or that have changed since, are now in {kept}")
 
 
 def remove_folder(folder: Path, owned: Owned, place: Path) -> None:
@@ -176,7 +174,7 @@ def remove_folder(folder: Path, owned: Owned, place: Path) -> None:
     remove_unfinished(folder)
     remove_owned(folder, owned)
     if folder.exists():
-        keep_others(folder, place)
+        keep_files_of_user(folder, place)
 
 
 @contextlib.contextmanager

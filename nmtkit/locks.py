@@ -25,7 +25,7 @@ WITHOUT_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
 
 
 @contextlib.contextmanager
-def locked(folder: Path, what: str, shared: bool = False, reads: bool = False) -> Iterator[None]:
+def locked(folder: Path, stage: str, shared: bool = False, reads: bool = False) -> Iterator[None]:
     """Hold a folder for writing; a second writer is refused with the name of the first.
 
     The lock is the kernel's (flock), so it ends with its process even after kill -9. The lock file
@@ -36,7 +36,7 @@ def locked(folder: Path, what: str, shared: bool = False, reads: bool = False) -
     Args:
         folder: the folder to hold; it is made. Prep holds the run, training and translation hold
             their system and share the run.
-        what: the stage, for the error that a second writer gets.
+        stage: its name, for the error that a second writer gets.
         shared: True if others that share the folder may hold it at the same time.
         reads: True if the holder may have nothing to write, as what it makes is up to date. Then it
             shares a folder that cannot be written.
@@ -52,7 +52,7 @@ def locked(folder: Path, what: str, shared: bool = False, reads: bool = False) -
         yield
         return
     shared = shared or not stream.writable()
-    holder = Holder(socket.gethostname(), os.getpid(), what, time.time())
+    holder = Holder(socket.gethostname(), os.getpid(), stage, time.time())
     with contextlib.closing(stream), _held(stream, folder, holder, shared, new):
         yield
 

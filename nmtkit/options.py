@@ -155,10 +155,10 @@ def _existing(text: str) -> list[Path]:
     return []
 
 
-def preset_option(default: str, panel: str | None = SETTINGS, what: str = "All settings") -> Any:
-    """Return the option --preset; `default` says what it is by default, `what` what it sets."""
+def preset_option(default: str, panel: str | None = SETTINGS, effect: str = "All settings") -> Any:
+    """Return the option --preset; its help names its default and its effect."""
     text = (
-        f"{what} of a paper or a model size: {', '.join(preset_names())}. `nmtkit settings"
+        f"{effect} of a paper or a model size: {', '.join(preset_names())}. `nmtkit settings"
         f" --preset NAME` shows them (default: {default})."
     )
     return option(None, "NAME", panel=panel, help=text)

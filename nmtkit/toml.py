@@ -13,12 +13,12 @@ from nmtkit import files
 from nmtkit.errors import ConfigError
 
 
-def read_toml(path: Path, what: str, option: str, example: str) -> dict[str, Any]:
+def read_toml(path: Path, kind: str, option: str, example: str) -> dict[str, Any]:
     """Return the values of a TOML file that a person wrote.
 
     Args:
         path: the file.
-        what: the kind of file, for the message.
+        kind: of file, for the message.
         option: the option that names the file, for the message.
         example: the right form of the file, for the message.
     Raises: ConfigError if the file cannot be read or is not TOML.
@@ -27,11 +27,11 @@ def read_toml(path: Path, what: str, option: str, example: str) -> dict[str, Any
         with open(path, "rb") as stream:
             content = stream.read(files.LONGEST + 1)  # a pipe may never end
         if len(content) > files.LONGEST:
-            raise ConfigError(f"{what} has more than 16 MiB", where=path, hint=f"check {option}")
+            raise ConfigError(f"{kind} has more than 16 MiB", where=path, hint=f"check {option}")
         return tomllib.loads(content.decode("utf-8-sig"))
     except OSError as error:
         raise ConfigError(
-            f"cannot read {what}: {error.strerror}", where=path, hint=f"check {option}"
+            f"cannot read {kind}: {error.strerror}", where=path, hint=f"check {option}"
         ) from error
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"not valid TOML: {error}", where=path, hint=example) from error

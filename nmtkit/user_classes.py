@@ -104,10 +104,10 @@ def fault_of_user(error: BaseException, cls: type | None = None) -> ConfigError 
         return None
     # As text: a worker process passes on only the text of its traceback.
     lines = re.findall(r'File "(.+)", line (\d+)', "".join(format_exception(error)))
-    own = [f"{file}, line {line}" for file, line in lines if Path(file).parent in _folders]
-    if not own and (cls is None or cls.__module__.startswith("nmtkit.")):
+    of_user = [f"{file}, line {line}" for file, line in lines if Path(file).parent in _folders]
+    if not of_user and (cls is None or cls.__module__.startswith("nmtkit.")):
         return None
-    where = own[-1] if own else place_of(cls)
+    where = of_user[-1] if of_user else place_of(cls)
     hint = "fix it there (--debug shows the traceback)"
     return ConfigError(f"your code failed: {_summary(error)}", where=where, hint=hint)
 

@@ -102,7 +102,7 @@ class Finding:
     name: str = ""
     title: str = ""
 
-    def beside(self, paper: Table) -> Finding:
+    def with_paper(self, paper: Table) -> Finding:
         """Return the finding with a paper's numbers, which are also kept as paper.{md,tex,csv}."""
         forms = {f"paper.{suffix}": content for suffix, content in paper.forms().items()}
         return replace(self, attachments=self.attachments | forms, paper=paper)
@@ -231,10 +231,10 @@ class PaperAnalysis(Analysis[P, R]):
         """Return the measured numbers that a paper's table prints, too."""
 
     def finding(self, study: Study) -> Finding:
-        printed = papers.asked(self.options.paper, self.options.table, self.paper)
+        printed = papers.find_table(self.options.paper, self.options.table, self.paper)
         result = self.measure(study)
         finding = self.present(result)
         if printed is None:
             return finding
         ours = self.printed_too(result)
-        return finding.beside(papers.beside(printed, self.paper, ours, study.dataset))
+        return finding.with_paper(papers.compared(printed, self.paper, ours, study.dataset))

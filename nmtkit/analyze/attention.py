@@ -52,14 +52,14 @@ class SystemAttention(Record):
     It is stored as analyze/attention/SYSTEM.attention.json.
 
     Attributes:
-        what: which attention, and which heads.
+        heads: which attention, and which of its heads.
         sentences: by line, from 0.
     """
 
     again: ClassVar[str] = "nmtkit analyze attention --force"
     format: Literal[1] = 1
     system: str
-    what: str
+    heads: str
     set_name: str
     sentences: dict[int, SentenceAttention]
 
@@ -109,7 +109,7 @@ def attention_of(study: Study, name: str, lines: Sequence[int]) -> SystemAttenti
             advance(len(batch.rows))
     return SystemAttention(
         system=name,
-        what=f"{site}, mean over heads",
+        heads=f"{site}, mean over heads",
         set_name=set_name,
         sentences=sentences,
     )
@@ -139,7 +139,7 @@ class Attention(Analysis[AttentionOptions, list[SystemAttention]]):
 
     def present(self, result: list[SystemAttention]) -> Finding:
         set_name = result[0].set_name
-        rows = [[system.system, system.what, len(system.sentences)] for system in result]
+        rows = [[system.system, system.heads, len(system.sentences)] for system in result]
         columns = [*text_columns("system", "attention"), Column("sentences", "sentences")]
         title = f"Attention kept for the explorer ({set_name})"
         return Finding(

@@ -52,12 +52,12 @@ def score(
     with workers.one_thread(study.device):
         model = study.model(name)
         rule = model.context_rule
-        questions = asked_sets(name, rule, sets)
-        has_context = any(item.context_src for items in questions.values() for item in items)
+        by_column = items_by_column(name, rule, sets)
+        has_context = any(item.context_src for items in by_column.values() for item in items)
         for message in lacks(model, "pairs", has_context):
             study.warn(name, message)
         scorer = study.scorer(model, build(SearchSettings, {}, "search"))
-        columns = {key: _scores(scorer, rule, name, items) for key, items in questions.items()}
+        columns = {key: _scores(scorer, rule, name, items) for key, items in by_column.items()}
     first = next(iter(columns.values()))
     ties = sum(score == right for right, *wrong in first for score in wrong)
     counts = scorer.counts
@@ -73,7 +73,7 @@ def _scores(scorer: Scorer, rule: ContextRule | None, name: str, items: Sequence
     return [scores[place] for place in text.places]
 
 
-def asked_sets(
+def items_by_column(
     name: str, rule: ContextRule | None, sets: Mapping[str, Sequence[Item]]
 ) -> dict[str, Sequence[Item]]:
     """Return the sets that a system scores, by the column of its scores: the first set alone if the

@@ -128,8 +128,10 @@ class Phrases(Analysis[PhrasesOptions, PhrasesResult]):
             if any(o.in_reference for o in in_set.occurrences):
                 sets.append(in_set)
             else:
-                found = f"of {in_set.in_source:,} occurrences in the source"
-                message = f"is left out: {found} the reference has no accepted translation"
+                message = (
+                    f"is left out: of {in_set.in_source:,} occurrences in the source the reference"
+                    " has no accepted translation"
+                )
                 study.warn(in_set.name, message)
         if not sets:
             message = f"no set has an accepted translation of any of {len(listed):,} expressions"

@@ -64,7 +64,7 @@ def find(name: str) -> type[AnyAnalysis]:
     return cls
 
 
-def shows(name: str) -> str:
+def summary(name: str) -> str:
     """Return one line that says what an analysis shows."""
     cls = find(name)
     return ANALYSES.get(name) or (cls.__doc__ or cls.title).partition("\n")[0].rstrip(".")
@@ -189,11 +189,11 @@ def inputs_of(study: Study, analysis: AnyAnalysis) -> FindingInputs:
     translations, if the analysis reads them; of an analysis of the user's own, its code too.
     """
     run, options, cls = study.run, analysis.options, type(analysis)
-    own = not cls.__module__.startswith("nmtkit.")
-    code = [Path(inspect.getfile(cls))] if own else []
+    is_own = not cls.__module__.startswith("nmtkit.")
+    code = [Path(inspect.getfile(cls))] if is_own else []
     return FindingInputs(
         nmtkit=nmtkit.__version__,
-        analysis=f"{cls.__module__}:{cls.__qualname__}" if own else "",
+        analysis=f"{cls.__module__}:{cls.__qualname__}" if is_own else "",
         prepared=run.manifest().fingerprint,
         systems=study.systems,
         options={"set_names": study.set_names, **options.model_dump(mode="json")},

@@ -29,6 +29,7 @@ from nmtkit.data.store import Store
 from nmtkit.errors import EnvironmentProblem
 from nmtkit.models import checkpoints
 from nmtkit.models.base import Memory, Model, State
+from nmtkit.models.variants import common_width
 from nmtkit.nn import hardware
 from nmtkit.nn.linear import rounds
 from nmtkit.run import System
@@ -36,7 +37,6 @@ from nmtkit.score.translations import described
 from nmtkit.tables.table import Estimate
 from nmtkit.text.vocabulary import EOS
 from nmtkit.train.gradients import Gradients, Share, autocast_arguments
-from nmtkit.train.plan import common_width
 from nmtkit.train.state import TrainState
 from nmtkit.train.updates import Updates
 from nmtkit.translate.beam import search
@@ -110,9 +110,9 @@ class Bench:
         limits = {"max_length_a": 0.0, "max_length_b": steps, "nbest": 1}
         self.search = settings.model_copy(update=limits)
         wanted = settings.precision if study.device.type == "cpu" else "float32"
-        decoding = hardware.choose(precision=wanted).precision
-        # Last, since it sets how float32 is multiplied.
         width = common_width(config.preset, config.model)
+        decoding = hardware.choose(precision=wanted, width=width).precision
+        # Last, since it sets how float32 is multiplied.
         machine = hardware.choose("auto", self.training.precision, width, self.training.matmul)
         self.device, self.autocast = study.device, autocast_arguments(machine)
         self.models = {name: study.model(name, decoding) for name in study.systems}

@@ -55,14 +55,14 @@ def analysis_command(name: str) -> Any:
     def call(run: Path | None = None, **options: Any) -> None:
         stage.analyze(choose(run), name, **options)
 
-    cls, shows = stage.find(name), stage.shows(name)
+    cls, summary = stage.find(name), stage.summary(name)
     if shared := _names(cls.Options) & _names(EveryAnalysis, CodeOptions, EveryCommand):
         message = f"every analysis has the option {min(shared)}, so {name} cannot add it"
         raise ConfigError(message, where=place_of(cls.Options), hint="rename it")
-    call.__doc__ = f"{shows[0].upper()}{shows[1:]}."
+    call.__doc__ = f"{summary[0].upper()}{summary[1:]}."
     lines = [f"nmtkit analyze {name} {example}".rstrip() for example in cls.examples or [""]]
     single = typer.Typer(add_completion=False, context_settings=CONTEXT)
-    settings: dict[str, Any] = {"within": single, "cls": _AnalysisCommand, "short_help": shows}
+    settings: dict[str, Any] = {"within": single, "cls": _AnalysisCommand, "short_help": summary}
     command(name, cls.Options, EveryAnalysis, CodeOptions, epilog=examples(*lines), **settings)(
         call
     )

@@ -80,7 +80,7 @@ class Documents:
         self._whole_contexts: dict[tuple[int, ContextRule], list[int]] = {}
 
     @classmethod
-    def beside(cls, prep: Path, name: str, count: int) -> Documents:
+    def of_set(cls, prep: Path, name: str, count: int) -> Documents:
         """Return the documents of a prepared set.
 
         Raises: DataError if the file does not fit a set of this size.

@@ -88,28 +88,28 @@ class Store:
     def lengths(self, pairs: Ints) -> tuple[Ints, Ints]:
         """Return the tokens of source and target of some pairs (B), </s> included."""
         src, tgt = np.empty((2, len(pairs)), np.int64)
-        for shard, here, places in self.by_shard(pairs):
+        for shard, in_shard, places in self.by_shard(pairs):
             offsets, first = self._sentences.shard(shard).offsets, 2 * places
             middle = offsets[first + 1]
-            src[here], tgt[here] = middle - offsets[first], offsets[first + 2] - middle
+            src[in_shard], tgt[in_shard] = middle - offsets[first], offsets[first + 2] - middle
         return src, tgt
 
     def by_shard(self, pairs: Ints) -> Iterator[tuple[int, Mask, Ints]]:
         """Yield each shard of some pairs (B), the mask of its pairs (B), and their places in it."""
         shards = np.searchsorted(self._starts, pairs, "right") - 1
         for shard in np.unique(shards).tolist():
-            here = shards == shard
-            yield shard, here, pairs[here] - self._starts[shard]
+            in_shard = shards == shard
+            yield shard, in_shard, pairs[in_shard] - self._starts[shard]
 
     def sides(self, pairs: Ints) -> list[tuple[Array, Ints]]:
         """Return the sources and the targets of some pairs (B): the ids of all sentences, one after
         another, and the tokens of each (B), </s> included.
         """
         sides = [(np.empty(lengths.sum(), np.int64), lengths) for lengths in self.lengths(pairs)]
-        for shard, here, places in self.by_shard(pairs):
+        for shard, in_shard, places in self.by_shard(pairs):
             sentences = self._sentences.shard(shard)
             for side, (ids, lengths) in enumerate(sides):
-                ids[np.repeat(here, lengths)] = sentences.joined(2 * places + side)
+                ids[np.repeat(in_shard, lengths)] = sentences.joined(2 * places + side)
         return sides
 
     @functools.cached_property
@@ -122,7 +122,7 @@ class Store:
             start + np.flatnonzero(self.shard_lengths(shard)[0] <= 1)  # </s> alone
             for shard, start in enumerate(self._starts[:-1])
         ]
-        documents = Documents.beside(self.path.parent, self.path.name, len(self))
+        documents = Documents.of_set(self.path.parent, self.path.name, len(self))
         return documents.without(set(np.concatenate(blank).tolist()))
 
     def __len__(self) -> int:
@@ -192,5 +192,5 @@ def _shards(folder: Path) -> list[Path]:
         names = [path.name for path in folder.iterdir()]
     except OSError as error:
         raise DataError(f"cannot read {folder}: {error.strerror}", hint=AGAIN) from error
-    found = {name[:-4] for name in names if re.fullmatch(r"\d{5,}\.(bin|idx)", name)}
-    return [shard_path(folder, number) for number in range(max(1, len(found)))]
+    stems = {name[:-4] for name in names if re.fullmatch(r"\d{5,}\.(bin|idx)", name)}
+    return [shard_path(folder, number) for number in range(max(1, len(stems)))]

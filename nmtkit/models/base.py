@@ -132,7 +132,7 @@ class Model(nn.Module, abc.ABC):
     @property
     @abc.abstractmethod
     def width(self) -> int:
-        """Return D, the width of the input of `logits`; the noam schedule needs it."""
+        """Return D, the width of the input of `logits`."""
 
     @abc.abstractmethod
     def encode(self, batch: Batch) -> Memory:

@@ -76,13 +76,13 @@ def check_vocabulary(path: Path, run: Run) -> None:
 
     Raises: CheckpointError naming the file that differs.
     """
-    then, now = read_manifest(path).vocabulary, vocabulary_hashes(run)
-    if then == of_ids(then):  # written when codes and truecasers were not recorded yet
-        now = of_ids(now)
-    differing = sorted({name for name, _ in then.items() ^ now.items()})
+    recorded, current = read_manifest(path).vocabulary, vocabulary_hashes(run)
+    if recorded == of_ids(recorded):  # written when codes and truecasers were not recorded yet
+        current = of_ids(current)
+    differing = sorted({name for name, _ in recorded.items() ^ current.items()})
     if differing:
         cause = "was trained on text that was cut into tokens otherwise"
-        if of_ids(then) != of_ids(now):
+        if of_ids(recorded) != of_ids(current):
             cause = "is of another vocabulary"
         message = f"the checkpoint {cause}: {differing[-1]} differs"  # vocab.txt is last
         hint = f"the run {run.path} was prepared anew; {TRAIN_AGAIN}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import re
 import tomllib
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,6 +15,7 @@ import torch
 from nmtkit import fields, settings
 from nmtkit.errors import ConfigError, nearest
 from nmtkit.models.base import Model, ModelSettings, Vocabularies
+from nmtkit.presets import preset_names
 from nmtkit.user_classes import check_base, load_class
 
 
@@ -52,6 +54,21 @@ def default_name(variant: str) -> str:
     """Return the default system name: the variant's, or the class's in lower-case with hyphens."""
     name = variant.rpartition(":")[2]
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", name).lower() if ":" in variant else variant
+
+
+def common_width(preset: str, model: Mapping[str, Any]) -> int:
+    """Return the width D that decides the number type and the noam learning rate of a system.
+
+    A variant without a `d_model` has that of the preset. So the systems of one preset compute and
+    learn alike, and only the models are compared.
+
+    Args:
+        preset: its name; one that no longer exists counts as none.
+        model: the settings of the model.
+    """
+    of_preset = settings.load_preset(preset).get("model", {}) if preset in preset_names() else {}
+    widths = model.get("d_model"), of_preset.get("d_model"), model.get("d_embedding")
+    return int(next(filter(None, widths), 256))
 
 
 def build_model(

@@ -15,7 +15,7 @@ from nmtkit.prep.repeats import read_wanted
 from nmtkit.prep.shards import Shard
 from nmtkit.prep.tasks import Outcome, step_cache, total
 from nmtkit.prep.words import SideText
-from nmtkit.prep.work import GIVEN
+from nmtkit.prep.work import TEXT_MODEL
 from nmtkit.settings import PrepSettings
 from nmtkit.text.side import TextSide, load_splitter
 from nmtkit.text.splitter import Splitter
@@ -167,7 +167,9 @@ def clean_shard(
     """
 
     def cleaner() -> Cleaner:
-        return Cleaner(languages, settings, [load_splitter(work / GIVEN, side) for side in SIDES])
+        return Cleaner(
+            languages, settings, [load_splitter(work / TEXT_MODEL, side) for side in SIDES]
+        )
 
     clean = step_cache(Cleaner, cleaner)  # the words that it has met serve all shards
     clean.reset()

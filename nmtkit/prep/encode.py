@@ -78,8 +78,8 @@ def interleaved(ids: Sequence[Array], lengths: Sequence[Ints], kept: Mask) -> tu
     """
     sizes = np.stack(lengths, axis=1)
     starts = np.stack([starts_of(lengths[0]), starts_of(lengths[1]) + len(ids[0])], axis=1)
-    chosen = sizes[kept].ravel()
-    return joined(np.concatenate(ids), starts[kept].ravel(), chosen), chosen
+    kept_sizes = sizes[kept].ravel()
+    return joined(np.concatenate(ids), starts[kept].ravel(), kept_sizes), kept_sizes
 
 
 def subword_counts(ids: Array, lengths: Ints) -> dict[str, int]:

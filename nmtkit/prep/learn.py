@@ -184,8 +184,8 @@ def _bpe(
     by_file = []
     for side, counts, path in zip(words, _counts(words, settings), codes, strict=False):
         if path.exists():
-            given = _split(side, range(len(side.words)), functools.partial(Bpe, path), jobs)
-            pieces = replace(Segmented.whole(side.words).changed(given), merges=Bpe(path).merges)
+            split = _split(side, range(len(side.words)), functools.partial(Bpe, path), jobs)
+            pieces = replace(Segmented.whole(side.words).changed(split), merges=Bpe(path).merges)
         else:
             pieces = learn_bpe(side.words, counts, settings.merges, path)
             if pieces.merges < settings.merges:

@@ -17,7 +17,7 @@ from nmtkit.data.store import id_type
 from nmtkit.prep.learn import Models, file_names, learn
 from nmtkit.prep.tasks import Outcome
 from nmtkit.prep.word_table import FREQUENT, WordTable, concatenated, frequent_words
-from nmtkit.prep.work import GIVEN, LOOKUP, OUT
+from nmtkit.prep.work import LOOKUP, OUT, TEXT_MODEL
 from nmtkit.settings import PrepSettings
 from nmtkit.text.segmented import LINE_END, joined, starts_of
 from nmtkit.text.side import TextSide
@@ -65,7 +65,7 @@ def learn_models(
     names = file_names(languages, settings)
     for name in names:  # an interrupted or damaged file of an earlier call
         (out / name).unlink(missing_ok=True)
-    shutil.copytree(work / GIVEN, out, dirs_exist_ok=True)
+    shutil.copytree(work / TEXT_MODEL, out, dirs_exist_ok=True)
     models = learn(tables, languages, settings, out, jobs)
     numbers |= models.counts
     if left_out := int(types.sum()) - sum(map(len, tables)):

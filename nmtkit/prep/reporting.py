@@ -29,9 +29,9 @@ def report(run: Run, manifest: Manifest) -> None:
         f"{train.src_tokens:,} + {train.tgt_tokens:,} subwords, vocabulary"
         f" {vocabulary.src:,}{target}"
     )
-    given = "given" in manifest.source
-    for text in manifest.sets if given else held_out:
-        _report_set(run, text, given)
+    not_learnt = "given" in manifest.source
+    for text in manifest.sets if not_learnt else held_out:
+        _report_set(run, text, not_learnt)
     if manifest.repeats:
         _report_repeats(manifest.repeats)
     _report_lines(manifest)
@@ -112,7 +112,7 @@ def _report_lines(manifest: Manifest) -> None:
         )
 
 
-def _report_set(run: Run, text: TextSet, given: bool) -> None:
+def _report_set(run: Run, text: TextSet, not_learnt: bool) -> None:
     src = text.src_unknown / max(text.src_tokens, 1)
     tgt = text.tgt_unknown / max(text.tgt_tokens, 1)
     references = f" {text.references} references," * (text.references > 1)
@@ -124,7 +124,7 @@ def _report_set(run: Run, text: TextSet, given: bool) -> None:
         if share >= MANY_UNKNOWN:
             console.warn(
                 f"{share:.1%} of the subwords of {text.name} are unknown in the {name}: is the"
-                f" {'text that the vocabulary is from' if given else 'training text'} of the same"
+                f" {'text of the vocabulary' if not_learnt else 'training text'} of the same"
                 " language and preprocessing?"
             )
     for side, name in SIDE_NAMES.items():

@@ -32,9 +32,9 @@ from nmtkit.corpora.table import Dataset
 from nmtkit.errors import ConfigError, check_known, nearest
 from nmtkit.options import flag
 from nmtkit.prep.file_values import file_list
-from nmtkit.prep.given import given_model
 from nmtkit.prep.options import PrepOptions
 from nmtkit.prep.parse_spans import PARSERS
+from nmtkit.prep.text_model import text_model
 from nmtkit.settings import PrepSettings
 from nmtkit.text.sentencepiece import load_package
 
@@ -58,24 +58,24 @@ class Request:
         dataset: None if all files are the user's own.
         generator: the function that generates the data set; empty for files.
         own_corpus: the user's own files: a whole corpus, or test sets beside those of a data set.
-        given: the text model that is not learnt.
+        text_model: of `--like`, `--codes` and `--vocab`, or `--spm`; empty if all is learnt.
         preset: of the systems to come.
         settings: of prep.
         doubts: what may be a slip, a line each.
         note: which preset was chosen for own files, and why.
     Raises: ConfigError if files or languages are missing, for a name that is wrong or taken, an
         option that means nothing here, or a setting that does not exist, is not one of prep, or
-        contradicts a given text model; DataError if own training text cannot be read.
+        contradicts the text model; DataError if own training text cannot be read.
     """
 
     def __init__(self, options: PrepOptions) -> None:
         self.options = options
         self.note = ""
-        self.given = given_model(options)
-        if options.preset is None and self.given.preset:
-            options = self.options = options.model_copy(update={"preset": self.given.preset})
+        self.text_model = text_model(options)
+        if options.preset is None and self.text_model.preset:
+            options = self.options = options.model_copy(update={"preset": self.text_model.preset})
             self.note = (
-                f"preset {self.given.preset}, as in {options.like}; another one: --preset NAME"
+                f"preset {self.text_model.preset}, as in {options.like}; another one: --preset NAME"
             )
         documents = assigned(options.docs, "--docs")
         trees = assigned(options.parses, "--parses")
@@ -90,7 +90,7 @@ class Request:
             self.generator = self.dataset.entry.generator
             self.own_corpus = _further_tests(self.dataset, options.test, documents)
             self.preset = options.preset or self.dataset.entry.preset
-        self.given.check_languages((self.own_corpus.src, self.own_corpus.tgt))
+        self.text_model.check_languages((self.own_corpus.src, self.own_corpus.tgt))
         for path in self.parses.values():
             files.check_file(path, where="--parses")
         self.doubts = suffix_doubts(self.own_corpus) + document_doubts(self.own_corpus)
@@ -104,7 +104,7 @@ class Request:
 
     def _settings(self) -> PrepSettings:
         """Return the settings: default, data set, preset, data set with this preset, file, --set;
-        what a given text model brings along counts most.
+        what the text model brings along counts most.
         """
         assigned_values = settings.parse_set(self.options.assignments)
         for section, values in assigned_values.items():
@@ -113,19 +113,19 @@ class Request:
                 name = f"{section}.{next(iter(values))}"
                 raise ConfigError(f"prep doesn't read {name}", where="--set", hint=hint)
         entry, config = self.dataset and self.dataset.entry, self.options.config
-        asked = settings.merge(settings.load_config(config) if config else {}, assigned_values)
+        by_user = settings.merge(settings.load_config(config) if config else {}, assigned_values)
         layers = [
             {"prep": entry.prep if entry else {}},
             settings.load_preset(self.preset),
             {"prep": entry.presets.get(self.preset, {}) if entry else {}},
-            asked,
+            by_user,
         ]
         values = settings.merge(*layers).get("prep", {})
         own = settings.build(PrepSettings, values, "prep")
-        result = settings.build(PrepSettings, values | self.given.settings, "prep")
-        self.given.check(own, asked.get("prep", {}))
+        result = settings.build(PrepSettings, values | self.text_model.settings, "prep")
+        self.text_model.check(own, by_user.get("prep", {}))
         key, why = WITHOUT_EFFECT.get(result.subwords, ("", ""))
-        if asked.get("prep", {}).get(key):
+        if by_user.get("prep", {}).get(key):
             self.doubts.append(
                 f"prep.{key} has no effect with prep.subwords={result.subwords}: {why}"
             )
@@ -156,7 +156,8 @@ class Request:
             identity |= self._drawn()
         elif size is not None:
             identity["size"] = size
-        for key, paths in {"given": self.given.paths(self.settings), "parses": self.parses}.items():
+        used = {"given": self.text_model.paths(self.settings), "parses": self.parses}
+        for key, paths in used.items():
             if paths:
                 identity[key] = {name: _known_sha256(path, known) for name, path in paths.items()}
         return identity | ({"parser": self.options.parser} if self.options.parser else {})

@@ -154,7 +154,7 @@ def _say_what_is_chosen(request: Request) -> None:
             console.say(f"{name} has no spaces between words: by default characters are its words")
     for doubt in request.doubts:
         console.warn(doubt)
-    for message in (request.note, request.given.message):
+    for message in (request.note, request.text_model.message):
         if message:
             console.say(message)
 

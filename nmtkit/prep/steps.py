@@ -29,7 +29,7 @@ from nmtkit.prep.shards import SetShards, Shard, TextFile, cut, shard_rows, unpa
 from nmtkit.prep.sums import by_frequency
 from nmtkit.prep.tasks import Fact, Runner, Task, total
 from nmtkit.prep.word_table import merge_words
-from nmtkit.prep.work import GIVEN, OUT
+from nmtkit.prep.work import OUT, TEXT_MODEL
 from nmtkit.records import Overlap, Repeats, TextRecipe
 from nmtkit.text.side import RULES, TextSide
 from nmtkit.text.vocabulary import SPECIALS
@@ -80,8 +80,8 @@ class Steps:
 
     def begin(self) -> None:
         """Make what every task reads: the given text model, and how text becomes subwords."""
-        (self.work / GIVEN).mkdir(parents=True, exist_ok=True)
-        self.request.given.copy(self.work / GIVEN, self.settings)
+        (self.work / TEXT_MODEL).mkdir(parents=True, exist_ok=True)
+        self.request.text_model.copy(self.work / TEXT_MODEL, self.settings)
         src, tgt = self.languages
         TextRecipe(src=src, tgt=tgt, settings=self.settings, tools=RULES).write(
             self.out / "manifest.json"
@@ -193,7 +193,7 @@ class Steps:
         subwords = {"bpe": ", BPE", "sentencepiece": ", SentencePiece", "none": ""}
         stage = f"truecaser{subwords[self.settings.subwords]}, vocabulary"
         self.runner.speed.append({"stage": stage, "types": types, "seconds": round(seconds, 3)})
-        if not self.request.given.languages:
+        if not self.request.text_model.languages:
             console.say(f"{stage}: from {types:,} words in {seconds:.1f}s")
         if left_out := counts.get("types_left_out"):
             console.say(f"{left_out:,} rare words are not learnt from (prep.max_types)")

@@ -18,15 +18,15 @@ from nmtkit.records import Record, load
 
 OUT = "out"
 """The folder of a work folder that becomes the prep folder."""
-GIVEN = "given"
-"""Folder in the work folder: models of the text that the user gives."""
+TEXT_MODEL = "text-model"
+"""Folder in the work folder: the files of a text model that the user names."""
 LOOKUP = "lookup"
 """Folder in the work folder: the table of words with their token ids."""
 FOLDERS = (
     "raw",
     "raw-*-[0-9]*",
     "plain",
-    GIVEN,
+    TEXT_MODEL,
     "survey",
     "repeats.*",
     "clean",
@@ -49,9 +49,9 @@ class WorkRecord(Record):
     shared: bool = False
 
 
-def work_key(asked: files.JsonObject) -> str:
+def work_key(inputs: files.JsonObject) -> str:
     """Return a checksum of all that the output depends on."""
-    text = json.dumps(asked, sort_keys=True, ensure_ascii=False, default=str)
+    text = json.dumps(inputs, sort_keys=True, ensure_ascii=False, default=str)
     return files.text_sha256(text)
 
 

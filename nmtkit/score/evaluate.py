@@ -229,10 +229,10 @@ def _by_length(metrics: SystemMetrics, task: Task, draws: Draws) -> LengthResult
         key: {name: of_system[key] for name, of_system in metrics.items()}
         for key in ("bleu", *asked_metrics(task.options))
     }
-    given = (task.src_lengths, buckets, draws, task.baseline, task.options.test)
-    groups = lengths.by_length(by_metric.pop("bleu"), *given)
+    grouping = (task.src_lengths, buckets, draws, task.baseline, task.options.test)
+    groups = lengths.by_length(by_metric.pop("bleu"), *grouping)
     further = {
-        key: [score for score, *_ in lengths.in_groups(scores, *given)]
+        key: [score for score, *_ in lengths.in_groups(scores, *grouping)]
         for key, scores in by_metric.items()
     }
     return LengthResult(buckets=buckets, unit=task.length_unit, groups=groups, further=further)

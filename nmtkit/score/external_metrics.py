@@ -142,9 +142,9 @@ def numbers(
             )
     if len(values) != expected:
         more = len(values) > expected  # a pipe may never end
-        found = "more numbers" if more else counted(len(values), "number")
+        amount = "more numbers" if more else counted(len(values), "number")
         raise DataError(
-            f"{found} in {source} for {counted(expected, unit)}",
+            f"{amount} in {source} for {counted(expected, unit)}",
             where=where,
             hint=f"one number for each {unit}, in the same order",
         )

@@ -185,7 +185,7 @@ def _problems_of_column(column: PaperColumn) -> Iterator[tuple[str, str]]:
         yield message, f"one of: {', '.join(KINDS)}"
 
 
-def asked(path: str | Path, name: str | None, of: Kind = "score") -> Printed | None:
+def find_table(path: str | Path, name: str | None, of: Kind = "score") -> Printed | None:
     """Return the printed table that a call puts its numbers beside; None if it names no paper.
 
     Args:
@@ -218,7 +218,7 @@ def asked(path: str | Path, name: str | None, of: Kind = "score") -> Printed | N
     return Printed(paper.citation, paper.tables[name])
 
 
-def beside(paper: Printed, of: Kind, ours: Measured, dataset: str) -> Table:
+def compared(paper: Printed, of: Kind, ours: Measured, dataset: str) -> Table:
     """Return paper, measured, difference and signature: one row a printed row and column of a kind.
 
     Only the columns of this corpus and test set are shown. If the paper has no such column, all are

@@ -74,7 +74,7 @@ def score(run: Run, **values: Any) -> None:
     """
     options = ScoreOptions.of(values)
     check_options(options)
-    printed = paper.asked(options.paper or "", options.table)
+    printed = paper.find_table(options.paper or "", options.table)
     run.manifest()  # refuses a run that is not prepared
     with (
         run.recorded("score", seed=options.seed),
@@ -90,7 +90,7 @@ def score(run: Run, **values: Any) -> None:
             scored_set = ScoredSet(run, text_set, folders, options)
             recover(scored_set.folder, SCORES)
             result = scored_set.current()
-            results.append(scored_set.beside(printed, result))
+            results.append(scored_set.with_paper(printed, result))
         print_results(results, options)
 
 
@@ -283,20 +283,20 @@ class ScoredSet:
             result.write(folder / "scores.json")
         console.say(f"{result.set}: written to {self.folder}")
 
-    def beside(self, printed: paper.Printed | None, result: Scores) -> Scores:
+    def with_paper(self, printed: paper.Printed | None, result: Scores) -> Scores:
         """Return the result with a paper's numbers, if this call names some; write them. Those of
         an earlier call stay while the translations are the same.
         """
         numbers = None
         if printed:
-            table = paper.beside(
+            table = paper.compared(
                 printed, "score", paper.of_scores(result), self.run.manifest().dataset
             )
             table.write(self.folder, "paper")
             numbers = StoredTable.model_validate(table.as_json())
         elif self.stored and self._of_the_same_texts(self.stored):
             numbers = self.stored.paper
-        both = result.model_copy(update={"paper": numbers})
-        if both != result:
-            both.write(self.folder / "scores.json")
-        return both
+        compared = result.model_copy(update={"paper": numbers})
+        if compared != result:
+            compared.write(self.folder / "scores.json")
+        return compared

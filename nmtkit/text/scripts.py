@@ -106,16 +106,16 @@ class ForeignLines:
     """
 
     def __init__(self, lang: str) -> None:
-        own = scripts(lang)
-        self._latin = "Latin" in own
-        inside = "".join(LETTERS[name] for name in own)
-        others = "".join(letters for name, letters in LETTERS.items() if name not in own)
-        self._without = re.compile(f"^[^{inside}\n]+$", re.MULTILINE) if own else None
-        self._others = re.compile(f"[{others}]")
+        names = scripts(lang)
+        self._latin = "Latin" in names
+        inside = "".join(LETTERS[name] for name in names)
+        foreign = "".join(letters for name, letters in LETTERS.items() if name not in names)
+        self._without = re.compile(f"^[^{inside}\n]+$", re.MULTILINE) if names else None
+        self._foreign = re.compile(f"[{foreign}]")
 
     def count(self, text: bytes) -> int:
         """Return the number of foreign lines in a text whose lines end with LF."""
         if self._without is None or (self._latin and text.isascii()):
             return 0
         lines = self._without.findall(text.decode(errors="replace"))
-        return sum(self._others.search(line) is not None for line in lines)
+        return sum(self._foreign.search(line) is not None for line in lines)

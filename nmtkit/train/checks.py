@@ -82,7 +82,7 @@ def check_parses_and_documents(
         with_documents = [
             text.name
             for text in others
-            if len(Documents.beside(run.prep, text.name, text.lines)) < text.lines
+            if len(Documents.of_set(run.prep, text.name, text.lines)) < text.lines
         ]
         if with_documents:
             raise ConfigError(
@@ -97,7 +97,7 @@ def check_parses_and_documents(
             " training set is a document of its own: none has a context (nmtkit prep --docs says"
             " where documents start)"
         )
-    elif dev and len(Documents.beside(run.prep, dev.name, dev.lines)) == dev.lines > 1:
+    elif dev and len(Documents.of_set(run.prep, dev.name, dev.lines)) == dev.lines > 1:
         console.warn(
             f"every sentence of '{dev.name}' is a document of its own: loss and BLEU on it, and"
             f" so the choice of the checkpoint, are those of {variant} without a context"

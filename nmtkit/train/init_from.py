@@ -59,9 +59,9 @@ def copy_matching(run: Run, name: str, model: Model) -> None:
     Raises: as `find_source`; CheckpointError if nothing matches.
     """
     path = find_source(run, name)
-    weights, own = loading.weights_of(model), checkpoints.load_weights(path)
+    weights, saved = loading.weights_of(model), checkpoints.load_weights(path)
     first = _first_names(path)
-    stored = own | {key: own[first[key]] for key in first if first[key] in own}
+    stored = saved | {key: saved[first[key]] for key in first if first[key] in saved}
     common = weights.keys() & stored.keys()
     rows = {} if _same_vocabularies(path, run) else _common_rows(path, run, model)
     copied = {}
@@ -83,11 +83,11 @@ def copy_matching(run: Run, name: str, model: Model) -> None:
     _print_copied(f"initialised from {path}", weights, copied)
     other_shape = common - copied.keys()
     not_copied = {
-        "new here": weights.keys() - stored.keys(),
+        "not in the checkpoint": weights.keys() - stored.keys(),
         "of another shape": other_shape,
         "of another vocabulary": {key for key, numbers in copied.items() if not numbers},
         "rows of known subwords only": {key for key in rows if copied.get(key)},
-        "not used from there": own.keys() - {first.get(key, key) for key in common},
+        "only in the checkpoint": saved.keys() - {first.get(key, key) for key in common},
     }
     for reason, keys in not_copied.items():
         if keys:
@@ -107,9 +107,9 @@ class _Rows:
     """The axis of a tensor that is as long as the vocabulary."""
     label: str
     """What rows they are, for messages."""
-    here: Tensor
+    new_ids: Tensor
     """Their ids in the vocabulary of the new model (N)."""
-    there: Tensor
+    old_ids: Tensor
     """Their ids in the vocabulary of the checkpoint (N)."""
     sizes: tuple[int, int]
     """The sizes of both vocabularies."""
@@ -120,13 +120,13 @@ class _Rows:
         shape[self.axis] = self.sizes[1]
         if list(source.shape) != shape:
             return 0
-        rows = source.index_select(self.axis, self.there)
-        target.index_copy_(self.axis, self.here, rows.to(target.dtype))
+        rows = source.index_select(self.axis, self.old_ids)
+        target.index_copy_(self.axis, self.new_ids, rows.to(target.dtype))
         return rows.numel()
 
     def __str__(self) -> str:
-        new, unused = (size - len(self.here) for size in self.sizes)
-        return f"{self.label}: {len(self.here):,} carried over, {new:,} new, {unused:,} not used"
+        new, unused = (size - len(self.new_ids) for size in self.sizes)
+        return f"{self.label}: {len(self.new_ids):,} carried over, {new:,} new, {unused:,} not used"
 
 
 def _common_rows(path: Path, run: Run, model: Model) -> dict[str, _Rows]:
@@ -134,18 +134,18 @@ def _common_rows(path: Path, run: Run, model: Model) -> dict[str, _Rows]:
 
     There are none if the checkpoint's run no longer has the vocabularies of its training.
     """
-    here, source = load_vocabularies(run.prep), _run_of(path)
+    new, source = load_vocabularies(run.prep), _run_of(path)
     known = _same_vocabularies(path, source)
-    there: Sequence[Iterable[str]] = load_vocabularies(source.prep) if known else ((), ())
-    shared = here[0] is here[1]
+    old: Sequence[Iterable[str]] = load_vocabularies(source.prep) if known else ((), ())
+    shared = new[0] is new[1]
 
     @functools.cache
     def rows(axis: int, side: int) -> _Rows:
-        ids = {token: i for i, token in enumerate(there[side])}
-        pairs = [(i, ids[token]) for i, token in enumerate(here[side]) if token in ids]
+        ids = {token: i for i, token in enumerate(old[side])}
+        pairs = [(i, ids[token]) for i, token in enumerate(new[side]) if token in ids]
         common = torch.tensor(pairs, dtype=torch.int64).reshape(-1, 2)
         label = "embedding rows" if shared else f"{SIDES[side]} embedding rows"
-        return _Rows(axis, label, common[:, 0], common[:, 1], (len(here[side]), len(ids)))
+        return _Rows(axis, label, common[:, 0], common[:, 1], (len(new[side]), len(ids)))
 
     return {name: rows(*place) for name, place in _vocabulary_axes(model).items()}
 

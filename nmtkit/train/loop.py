@@ -76,6 +76,7 @@ class Trainer:
         system: receives checkpoints and measurements.
         settings: budget and optimiser.
         model: on its device, in training mode.
+        width: D of the noam schedule.
         store: the training set.
         autocast: arguments of torch.autocast.
         state: the state at which to begin.
@@ -89,6 +90,7 @@ class Trainer:
     system: System
     settings: TrainSettings
     model: Model
+    width: int
     store: Store
     autocast: dict[str, Any]
     state: TrainState
@@ -199,7 +201,7 @@ class Trainer:
             update = self.prefetcher.next()
             state.step += 1
             state.epoch, state.window, state.index = update.place
-            rate = learning_rate(self.settings, self.model.width, state.step, state.plateau)
+            rate = learning_rate(self.settings, self.width, state.step, state.plateau)
             self._descend(update, rate)
             # All ranks take over the clock of rank 0, so that they make the same decisions. It was
             # read when the gradients were summed.

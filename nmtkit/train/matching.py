@@ -45,9 +45,9 @@ def match_parameters(run: Run, plan: Plan, name: str, options: TrainOptions) -> 
             where=OPTION,
             hint="make this system smaller, for example with fewer layers",
         )
-    found = plan.model_copy(update={"model": {**plan.model, "d_ff": d_ff}})
+    matched = plan.model_copy(update={"model": {**plan.model, "d_ff": d_ff}})
     count = _count(plan, sizes, d_ff)
-    return found, f"model.d_ff = {d_ff}: {count:,} parameters; '{other}' has {wanted:,}"
+    return matched, f"model.d_ff = {d_ff}: {count:,} parameters; '{other}' has {wanted:,}"
 
 
 def _count(plan: Plan, sizes: Vocabularies, d_ff: int) -> int:

@@ -200,21 +200,6 @@ def _assigned(options: TrainOptions) -> dict[str, Any]:
     return assigned
 
 
-def common_width(preset: str, model: dict[str, Any]) -> int:
-    """Return the width D by which the arithmetic is chosen.
-
-    A variant without a `d_model` has that of the preset. So the systems of one preset compute
-    alike, and only the models are compared.
-
-    Args:
-        preset: its name; empty for none.
-        model: the settings of the model.
-    Raises: ConfigError for a preset that no longer exists.
-    """
-    of_preset = settings.load_preset(preset).get("model", {}) if preset else {}
-    return int(model.get("d_model") or of_preset.get("d_model") or 256)
-
-
 def plan_to_resume(system: System, plan: Plan, run: Run, allowed: Collection[str]) -> Plan:
     """Return the plan to resume a training with; refuse changed settings or another corpus. Print
     allowed changes.

@@ -20,7 +20,7 @@ from nmtkit import console, files
 from nmtkit.errors import CheckpointError, EnvironmentProblem
 from nmtkit.export.folder import owned as exported_files
 from nmtkit.files import UNWRITABLE
-from nmtkit.folders import NOT_OURS, keep_others, remove_folder, remove_owned
+from nmtkit.folders import NOT_OURS, keep_files_of_user, remove_folder, remove_owned
 from nmtkit.models import checkpoints
 from nmtkit.owned_files import HYPOTHESES, TRAINING
 from nmtkit.records import BestCheckpoint, SystemRecord, load_or_warn
@@ -178,7 +178,7 @@ def begin_anew(system: System) -> None:
     remove_owned(system.path, (*TRAINING, *_made_of(system)))
     for path in system.path.glob(f"translate/[!.]*/{HYPOTHESES}"):  # edited, and of the old weights
         if not path.parent.name.startswith(NOT_OURS):
-            keep_others(path.parent, path.parents[1])
+            keep_files_of_user(path.parent, path.parents[1])
 
 
 def _made_of(system: System) -> list[str]:

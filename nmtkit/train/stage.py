@@ -26,6 +26,7 @@ from nmtkit.models.base import Model, device_of
 from nmtkit.models.variants import (
     BASELINE,
     build_model,
+    common_width,
     count_parameters,
     default_name,
     load_variant,
@@ -48,7 +49,6 @@ from nmtkit.train.optimizer import put_optimizer_tensors
 from nmtkit.train.options import TrainOptions
 from nmtkit.train.plan import (
     Plan,
-    common_width,
     make_plan,
     named_variant,
     plan_of_system,
@@ -212,6 +212,7 @@ class _Training:
             self.system,
             settings,
             model,
+            common_width(self.plan.preset, self.plan.model),
             self.resegmented(store, model) if settings.subword_dropout else store,
             autocast,
             state,

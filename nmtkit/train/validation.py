@@ -313,8 +313,8 @@ class Validator:
         starts = range(0, len(rows), DECODE_SENTENCES)
         batches = [np.asarray(rows[start : start + DECODE_SENTENCES]) for start in starts]
         search = partial(self.with_memory, self._search, ids)
-        found = self._shared(batches, search, stop, Exception)
-        for batch, translations in zip(batches, found, strict=True):
+        decoded = self._shared(batches, search, stop, Exception)
+        for batch, translations in zip(batches, decoded, strict=True):
             ids |= dict(zip(batch.tolist(), translations, strict=True))
 
     def _search(self, ids: Decoded, rows: Ids) -> list[Ids]:

@@ -120,12 +120,12 @@ def _occurrences(line: str, order: int) -> list[tuple[str, int]]:
     lines, which count an n-gram as often as both have it, are the pairs that both have.
     """
     before: Counter[str] = Counter()
-    found = []
+    occurrences = []
     for start in range(len(line) - order + 1):
         gram = line[start : start + order]
-        found.append((gram, before[gram]))
+        occurrences.append((gram, before[gram]))
         before[gram] += 1
-    return found
+    return occurrences
 
 
 def _shared(lists: Sequence[Sequence[tuple[str, int]]]) -> Matrix:

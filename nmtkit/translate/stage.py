@@ -154,7 +154,7 @@ def _check_beside(run: Run, source: str | None, sets: list[TextSet], path: Path,
 
 def _boundaries(run: Run, text_set: TextSet) -> Boundaries:
     """Return where the documents of a prepared set start."""
-    return Boundaries(known=Documents.beside(run.prep, text_set.name, text_set.lines))
+    return Boundaries(known=Documents.of_set(run.prep, text_set.name, text_set.lines))
 
 
 class _Stage:

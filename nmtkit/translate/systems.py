@@ -16,6 +16,7 @@ from nmtkit.errors import ConfigError, DataError, NmtkitError
 from nmtkit.folders import unchanged
 from nmtkit.models import checkpoints, loading
 from nmtkit.models.base import Model
+from nmtkit.models.variants import common_width
 from nmtkit.nn import hardware
 from nmtkit.nn.linear import Precision
 from nmtkit.owned_files import META
@@ -82,7 +83,9 @@ class SystemGroup:
             )
         if forced or (precision == "auto" and device.type != "cpu"):
             precision = "float32"
-        return hardware.choose(str(device), precision)
+        config = self.systems[0].read_config()
+        width = common_width(config.preset, config.model)
+        return hardware.choose(str(device), precision, width)
 
     def load(self, device: torch.device, precision: Precision = "float32") -> list[Model]:
         """Return the models in eval mode, with products of a precision.

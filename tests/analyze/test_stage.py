@@ -52,7 +52,7 @@ def test_a_command_has_the_options_of_its_analysis_and_the_general_ones(name):
     general = {name for name, panel in panels.items() if panel == GENERAL}
     assert {*panels} - general == {*stage.find(name).Options.model_fields}
     assert general >= {"systems", "set_names", "output_format", "run", "force", "quiet", "debug"}
-    assert all(param.help for param in options) and stage.shows(name)
+    assert all(param.help for param in options) and stage.summary(name)
 
 
 def study(analysed, *systems):

@@ -198,14 +198,14 @@ def test_rounds_take_documents_sentence_by_sentence(sizes, data):
 def test_files_of_documents(tmp_path):
     (tmp_path / "docs").mkdir()
     path = tmp_path / "docs" / "dev.txt"
-    assert len(Documents.beside(tmp_path, "dev", 7)) == 7
+    assert len(Documents.of_set(tmp_path, "dev", 7)) == 7
     path.write_text("0\n3\n5\n")
-    documents = Documents.beside(tmp_path, "dev", 7)
+    documents = Documents.of_set(tmp_path, "dev", 7)
     assert [documents.bounds(s) for s in range(7)] == [(0, 3)] * 3 + [(3, 5)] * 2 + [(5, 7)] * 2
     for wrong in ("1\n3\n", "0\n3\n3\n", "0\n7\n", "0\nx\n", ""):
         path.write_text(wrong)
         with pytest.raises(DataError, match="not the starts of documents"):
-            Documents.beside(tmp_path, "dev", 7)
+            Documents.of_set(tmp_path, "dev", 7)
 
 
 @pytest.mark.parametrize("sizes", [[4], [1, 2, 1], [1, 1, 0, 1, 1]])

@@ -155,7 +155,7 @@ def test_own_models_with_the_normalisation_that_they_have(text, tmp_path):
     models[0].write_bytes(learnt(text, "zh"))
     models[1].write_bytes(learnt(text, "en", model_type="bpe", byte_fallback=True))
     spm = ",".join(map(str, models))
-    with pytest.raises(ConfigError, match="joint_vocab is true here and false there"):
+    with pytest.raises(ConfigError, match="joint_vocab is true, but false in the text model"):
         prepared(text, tmp_path / "run", "prep.joint_vocab=true", spm=spm)
     run = prepared(text, tmp_path / "run", spm=spm)
     check_ids(run, text, models)
@@ -258,5 +258,9 @@ def test_settings_that_do_not_fit_are_refused(text, tmp_path):
     error = refuse("cannot learn 20 pieces", SPM[0], "prep.vocab_size=20")
     assert error.where == "prep.vocab_size"
     refuse("cannot join characters", SPM[0], "prep.src_tokenizer=characters")
-    refuse('subwords is "bpe" here and "sentencepiece" there', "prep.subwords=bpe", spm=str(model))
+    refuse(
+        'subwords is "bpe", but "sentencepiece" in the text model',
+        "prep.subwords=bpe",
+        spm=str(model),
+    )
     refuse("got 3", spm=f"{model},{model},{model}")

@@ -241,7 +241,7 @@ def test_a_papers_numbers_stand_on_the_page_as_tables(reported):
     table = Table("cost", "Cost", [text_column("system")], [["base"]])
     made = Finding(table, "Then `nmtkit analyze <x>` it.", name="cost", title="cost")
     inputs = FindingInputs(systems=["base", "own"], files={})
-    made.beside(beside).write(reported.run.path / "analyze" / "cost", inputs)
+    made.with_paper(beside).write(reported.run.path / "analyze" / "cost", inputs)
     scores = reported.run.path / "score" / "test" / "scores.json"
     result = read_json(scores) | {"paper": beside.as_json()}
     write_json(scores, result)
@@ -786,7 +786,7 @@ def test_runs_that_make_no_page_together(reported, second):
 
 def test_the_attention_of_each_run_that_has_some(reported, second):
     sentence = SentenceAttention(["ein", "</s>"], ["a", "</s>"], [[1.2, -0.1], [0.5, 1.0]])
-    kept = SystemAttention(system="own", what="layer", set_name="test", sentences={0: sentence})
+    kept = SystemAttention(system="own", heads="layer", set_name="test", sentences={0: sentence})
     for made, expected in ((second, [False, True]), (reported, [True, True])):
         files_of = {"own.json": kept.model_dump_json()}
         made.finding("attention", "attention", attachments=files_of)
@@ -804,7 +804,7 @@ def test_attention_that_is_out_of_date_is_left_out_and_what_is_shown_is_counted(
 ):
     sentence = SentenceAttention(["ein", "</s>"], ["a", "</s>"], [[1.0, 0.0], [0.5, 0.5]])
     kept = SystemAttention(
-        system="own", what="last", set_name="test", sentences=dict.fromkeys((0, 2, 3), sentence)
+        system="own", heads="last", set_name="test", sentences=dict.fromkeys((0, 2, 3), sentence)
     )
     monkeypatch.setattr(explorer, "step_of", lambda *_: 2)
     for hashes, shown in (({}, True), ({"systems/own/translate/test/hyp.txt": "0"}, False)):
@@ -822,7 +822,7 @@ def test_attention_that_is_out_of_date_is_left_out_and_what_is_shown_is_counted(
 
 def test_attention_that_cannot_be_read_is_named(reported):
     sentence = SentenceAttention(["ein", "</s>"], ["a", "</s>"], [[1.0, 0.0], [0.5, 0.5]])
-    kept = SystemAttention(system="own", what="last", set_name="test", sentences={0: sentence})
+    kept = SystemAttention(system="own", heads="last", set_name="test", sentences={0: sentence})
     attachments = dict.fromkeys(("base.json", "own.json", "third.json"), kept.model_dump_json())
     reported.finding("attention", "attention", attachments=attachments)
     assert len(json.loads(reported.page().data)["sets"][0]["attention"]) == 3
@@ -869,7 +869,7 @@ def explorer_data(texts, attention=()):
 def test_the_page_stays_small():
     weights = [[1 / 40] * 40 for _ in range(40)]
     sentences = {i: SentenceAttention([f"w{i}"] * 40, ["w"] * 40, weights) for i in range(200)}
-    attention = SystemAttention(system="s1", what="layer", set_name="test", sentences=sentences)
+    attention = SystemAttention(system="s1", heads="layer", set_name="test", sentences=sentences)
     data, step = explorer_data([long_texts(1000)], [attention])
     assert step == 1 and len(data) < 3_500_000
     data, step = explorer_data([long_texts(8000), long_texts(8000, "other")], [attention])

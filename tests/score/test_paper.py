@@ -82,7 +82,9 @@ def rows(table):
 
 
 def test_the_column_of_the_same_test_set_is_compared(file):
-    found = paper.beside(paper.asked(file, "one"), "score", paper.of_scores(RESULT), "toy-ende")
+    found = paper.compared(
+        paper.find_table(file, "one"), "score", paper.of_scores(RESULT), "toy-ende"
+    )
     assert rows(found) == [
         ["Base", "base", "En-De", 27.5, 2, 26.5, -1.0, "nrefs:1|tok:none"],
         ["Base + New", "base-new", "Δ", 0.5, 1, 2.0, 1.5, "nrefs:1|tok:none"],
@@ -92,7 +94,9 @@ def test_the_column_of_the_same_test_set_is_compared(file):
     assert "paper_spread" not in found.csv() and "another corpus" not in found.title
     for shown in ("tok. BLEU", "Somebody 2020", "read with care"):
         assert shown in found.markdown()
-    spread = paper.beside(paper.asked(file, "one"), "score", paper.of_scores(RESULT), "toy-deen")
+    spread = paper.compared(
+        paper.find_table(file, "one"), "score", paper.of_scores(RESULT), "toy-deen"
+    )
     assert [
         (row["paper"], row["paper_spread"], row["measured"], row["difference"])
         for row in spread.as_json()["rows"]
@@ -118,7 +122,7 @@ def test_an_unknown_name_is_answered_with_those_that_exist():
 @pytest.mark.parametrize(("dataset", "name"), [("toy-deen2", "news"), ("toy-ende", "olds")])
 def test_of_another_corpus_there_is_no_difference_and_it_is_said(dataset, name, file):
     result = RESULT.model_copy(update={"set": name})
-    found = paper.beside(paper.asked(file, "one"), "score", paper.of_scores(result), dataset)
+    found = paper.compared(paper.find_table(file, "one"), "score", paper.of_scores(result), dataset)
     assert [(row[0], row[2], row[5], row[6]) for row in rows(found)] == [
         *(("Base", "En-De", 26.5, None), ("Base", "De-En", 31.5, None)),
         *(
@@ -129,7 +133,7 @@ def test_of_another_corpus_there_is_no_difference_and_it_is_said(dataset, name, 
     ]
     assert "another corpus than the paper's" in found.title
     columns = [{"name": n, "score": "bleu"} for n in "ab"]
-    found_twice = paper.beside(
+    found_twice = paper.compared(
         printed(columns, TWICE, ELSEWHERE), "score", paper.of_scores(result), dataset
     )
     assert [(row[1], row[2], row[5]) for row in rows(found_twice)] == [
@@ -231,29 +235,29 @@ def test_which_table_is_asked_for(file):
     ):
         assert hint in refused(ConfigError, message, paper.asked, file, name).hint
     with pytest.raises(ConfigError, match="cannot read the paper's numbers"):
-        paper.asked(file.parent / "none.toml", "one")
+        paper.find_table(file.parent / "none.toml", "one")
 
 
 def test_numbers_of_an_analysis(file):
     """Of the same corpus with a difference, but of what tells of the machine; a mean over seeds;
     of another corpus once and without one.
     """
-    told = paper.asked(file, "one", "cost")
+    told = paper.find_table(file, "one", "cost")
     known = {
         "base-s1": {"parameters": 61.0},
         "base-s2": {"parameters": 63.0},
         "other": {"parameters": 1.0},
     }
     ours = paper.Measured(known, "", {"": "counted"}, ["by hand"])
-    same = paper.beside(told, "cost", ours, "toy-ende")
+    same = paper.compared(told, "cost", ours, "toy-ende")
     assert rows(same) == [
         ["Base", "base", "size", 60.0, 2, 62.0, 2.0, "counted"],
         ["Base + New", "not in this comparison", "size", 70.0, None, None, None, None],
     ]
     assert "by hand" in same.notes and "another corpus" not in same.title
-    unmeasured = paper.beside(told, "cost", replace(ours, numbers={"base": {}}), "toy-ende")
+    unmeasured = paper.compared(told, "cost", replace(ours, numbers={"base": {}}), "toy-ende")
     assert rows(unmeasured)[0][1] == "not measured"
-    elsewhere = paper.beside(told, "cost", ours, "mine")
+    elsewhere = paper.compared(told, "cost", ours, "mine")
     assert [row[6] for row in rows(elsewhere)] == [
         None,
         None,
@@ -261,20 +265,20 @@ def test_numbers_of_an_analysis(file):
     speeds = {"name": "steps/s", "cost": paper.OF_MACHINES}
     base = {"printed": "Base", "system": "base", "numbers": {"steps/s": 3.66}}
     ours = paper.Measured({"base": {paper.OF_MACHINES: 1.5}}, "", {"": "here"})
-    table = paper.beside(printed([speeds], base), "cost", ours, "")
+    table = paper.compared(printed([speeds], base), "cost", ours, "")
     (row,) = rows(table)
     assert (row[3], row[5], row[6]) == (3.66, 1.5, None)
 
 
 def test_an_analysis_is_asked_for_a_table_that_has_its_kind(file):
-    assert paper.asked("", "", "cost") is None
+    assert paper.find_table("", "", "cost") is None
     refused(ConfigError, "--table needs --paper", paper.asked, "", "one", "cost")
     for kind, what in (
         ("task", "accuracies of probing tasks"),
         ("group", "gains by length"),
     ):
         with pytest.raises(ConfigError, match=f"the paper's table 'one' has no {what}") as caught:
-            paper.asked(str(file), "one", kind)
+            paper.find_table(str(file), "one", kind)
         assert caught.value.hint == "these have: none"
 
 
@@ -295,7 +299,7 @@ def test_gains_are_over_the_mean_of_the_baselines_seeds():
         result = Scores.model_construct(
             set="", baseline=baseline, signatures={"bleu": "s"}, systems=systems
         )
-        found = paper.beside(told, "score", paper.of_scores(result), "")
+        found = paper.compared(told, "score", paper.of_scores(result), "")
         assert [(row[2], row[5], row[6]) for row in rows(found)] == [
             ("BLEU", 29.0, 0.0),
             ("Δ", 1.0, pytest.approx(0.11)),

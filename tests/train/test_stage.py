@@ -23,7 +23,7 @@ from nmtkit.errors import (
 from nmtkit.models import checkpoints, loading
 from nmtkit.models.base import Vocabularies
 from nmtkit.models.properties import NOT_CAUSAL
-from nmtkit.models.variants import build_model
+from nmtkit.models.variants import build_model, common_width
 from nmtkit.nn import hardware
 from nmtkit.presets import preset_names
 from nmtkit.run import Run
@@ -35,12 +35,13 @@ from nmtkit.train import loop, validation
 from nmtkit.train.best import is_better
 from nmtkit.train.gradients import Gradients
 from nmtkit.train.options import TrainOptions
-from nmtkit.train.plan import common_width, make_plan
+from nmtkit.train.plan import make_plan
 from nmtkit.train.ranks import Ranks
 from nmtkit.train.stage import train
 from nmtkit.train.state import Best
 from nmtkit.train.stop import Stop
 from nmtkit.train.validation import DEV_SEARCH, Validation, Validator, dev_search
+from nmtkit.translate import systems
 from nmtkit.translate.beam import search
 from nmtkit.translate.translator import Translator
 from tests.manifests import read_json
@@ -267,17 +268,27 @@ few_of_toy = trainer([*QUIET, "model.d_model=16", "train.max_steps=1"])
 one_step = trainer([*QUIET, "train.max_steps=1", "train.batch_size=64"])
 
 
-@pytest.mark.parametrize("variant", ["transformer", "rnnsearch", "caru", "gatt"])
-def test_all_variants_of_a_preset_compute_with_one_arithmetic(run, variant, monkeypatch):
+OF_THE_STATE = ["model.readout=linear", "model.bidirectional=false", "model.tie=none"]
+
+
+@pytest.mark.parametrize(
+    ("variant", "settings"),
+    [("transformer", []), ("rnnsearch", []), ("caru", []), ("caru", OF_THE_STATE), ("gatt", [])],
+)
+def test_all_variants_of_a_preset_compute_and_learn_alike(run, variant, settings, monkeypatch):
     """On a CPU that multiplies bfloat16 faster, too: of `tiny` (d = 64) all are narrow, whatever
-    their family calls its widths.
+    their family calls its widths, and all have one learning rate.
     """
     monkeypatch.setattr(
         hardware, "_fastest", lambda device, width: "bfloat16" if width >= 128 else "float32"
     )
-    one_step(run, variant=variant, preset="tiny")
+    one_step(run, *settings, variant=variant, preset="tiny")
     assert state_of(run, variant)["hardware"]["precision"] == "float32"
-    plan = make_plan(run, TrainOptions(variant=variant, preset="base"))
+    (group,) = systems.choose(run, [variant], False, {}, single=True)
+    assert group.hardware(torch.device("cpu")).precision == "float32"
+    (update,) = metrics(run, "train", variant)
+    assert update["lr"] == pytest.approx(0.8 * 64**-0.5 * 400**-1.5)
+    plan = make_plan(run, TrainOptions(variant=variant, preset="base", assignments=settings))
     assert common_width(plan.preset, plan.model) == 512
 
 

@@ -80,7 +80,7 @@ def test_products_are_of_the_precision_asked_for_and_given_targets_are_scored_in
 ):
     asked, packed = [], []
 
-    def choose_bfloat16(device, precision):
+    def choose_bfloat16(device, precision, width):
         asked.append(precision)
         return Hardware(
             "cpu", "test", 1, "float32" if precision == "float32" else "bfloat16", "highest", False
@@ -118,7 +118,7 @@ SEARCHES = {
 @pytest.mark.parametrize("precision", ["auto", "float32", "bfloat16", "float16", "int8"])
 @pytest.mark.parametrize("device", SEARCHES)
 def test_each_device_searches_in_its_precisions(run, monkeypatch, device, precision):
-    monkeypatch.setattr(hardware, "choose", lambda device, precision: precision)
+    monkeypatch.setattr(hardware, "choose", lambda device, precision, width: precision)
     group = choose(run, ["one"], False, {"precision": precision}, single=True)[0]
     if precision in SEARCHES[device]:
         plain = precision == "auto" and device != "cpu"

@@ -80,7 +80,7 @@ def run(tmp_path, monkeypatch):
     return made
 
 
-def cheap_choice(device, precision):
+def cheap_choice(device, precision, width):
     from nmtkit.nn.hardware import Hardware
 
     return Hardware("cpu", "test", 1, "float32", "highest", False)

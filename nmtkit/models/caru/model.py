@@ -76,9 +76,9 @@ class CARUAttention(RecurrentModel):
         self.cell: Any = None if replace else kind(e, h)
         blocks = CELLS[s.cell].blocks
         # In these two modes the cell reads the context beside the word.
-        beside = s.caembed in {"off", "state"}
+        reads_context = s.caembed in {"off", "state"}
         self.cell_context: Any = (
-            Linear(read, blocks * h, bias=False, blocks=blocks) if beside else None
+            Linear(read, blocks * h, bias=False, blocks=blocks) if reads_context else None
         )
 
     def _attention(self, source: int) -> tuple[AdditiveAttention | GatedAttention, int]:

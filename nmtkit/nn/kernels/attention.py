@@ -76,9 +76,9 @@ def _gradients(
     p: float,
     seed: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """Return the gradients as `_beside` makes them."""
+    """Return the gradients as `_gradient_memory` makes them."""
     cells, offsets, key_cells, key_offsets = places
-    gradients = _beside(q, k)
+    gradients = _gradient_memory(q, k)
     dq, dk, dv = _apart(*gradients)
     centres, d_out, states = torch.empty_like(sums), d_out.contiguous(), (q, k, v)
     of_queries = (out, d_out, sums, centres, dq, dq.stride(0), cells, key_offsets, seed, lengths[0])
@@ -90,10 +90,10 @@ def _gradients(
 
 @_gradients.register_fake
 def _(q: Tensor, k: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
-    return _beside(q, k)
+    return _gradient_memory(q, k)
 
 
-def _beside(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+def _gradient_memory(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
     """Return memory for gradients, side by side as in the product that made the states.
 
     Returns: (T, 3, H, C) and nothing if one product made all; else (T, 1, H, C) and (S, 2, H, C).

@@ -43,11 +43,11 @@ OF_THE_CORPUS = {
 
 
 @dataclass(frozen=True)
-class Given:
-    """Files that are given; by default none."""
+class TextModel:
+    """Files of a text model that is not learnt; by default none."""
 
     source: str = ""
-    """The options that give it, as typed."""
+    """The options that name it, as typed."""
     settings: dict[str, Any] = field(default_factory=dict)
     """Settings of prep that it brings along."""
     preset: str | None = None
@@ -69,18 +69,19 @@ class Given:
         others = {name: path for name, path in self.files.items() if name != "codes.bpe"}
         return {f"codes.{side}.bpe": codes for side in SIDES} | others
 
-    def check(self, settings: PrepSettings, asked: Mapping[str, Any]) -> None:
-        """Refuse settings of the user's that contradict the given ones.
+    def check(self, settings: PrepSettings, assigned: Mapping[str, Any]) -> None:
+        """Refuse settings of the user's that contradict the model's.
 
         Args:
-            settings: without the given ones.
-            asked: keys that the user has set.
+            settings: without those of the model.
+            assigned: keys that the user has set.
         """
-        for key in sorted(asked.keys() & self.settings.keys()):
-            own, given = getattr(settings, key), self.settings[key]
-            if own != given:
+        for key in sorted(assigned.keys() & self.settings.keys()):
+            of_user, of_model = getattr(settings, key), self.settings[key]
+            if of_user != of_model:
                 raise ConfigError(
-                    f"prep.{key} is {toml_value(own)} here and {toml_value(given)} there",
+                    f"prep.{key} is {toml_value(of_user)}, but {toml_value(of_model)} in the text"
+                    " model",
                     where=self.source,
                     hint=f"leave out prep.{key}, or {self.source.split()[0]}",
                 )
@@ -111,8 +112,8 @@ class Given:
             write_vocabularies([*counts, Counter()][:2], settings, folder)
 
 
-def given_model(options: PrepOptions) -> Given:
-    """Return the text model that the options give.
+def text_model(options: PrepOptions) -> TextModel:
+    """Return the text model that the options name.
 
     Raises: ConfigError for options that exclude each other; DataError for a run that is not
         prepared, or a file that is missing or malformed.
@@ -128,12 +129,12 @@ def given_model(options: PrepOptions) -> Given:
         return _from_run(Run(options.like))
     if options.spm:
         return _from_models(model_files(options.spm, "--spm"))
-    return _from_codes(options) if names else Given()
+    return _from_codes(options) if names else TextModel()
 
 
-def _from_run(run: Run) -> Given:
+def _from_run(run: Run) -> TextModel:
     manifest = run.manifest()
-    return Given(
+    return TextModel(
         source=f"--like {run.path}",
         settings=manifest.settings.model_dump(exclude=OF_THE_CORPUS),
         preset=manifest.preset,
@@ -161,15 +162,15 @@ def _checked_names(run: Run, manifest: Manifest) -> list[str]:
     return names
 
 
-def _from_models(models: tuple[Path, ...]) -> Given:
-    """Return given models of SentencePiece."""
+def _from_models(models: tuple[Path, ...]) -> TextModel:
+    """Return models of SentencePiece."""
     sizes = {path: len(SentencePiece(path).pieces) for path in models}
     settings: dict[str, Any] = {"subwords": "sentencepiece"}
     names = ["subwords.spm"]
     if len(models) > 1:
         settings["joint_vocab"] = False
         names = [f"subwords.{side}.spm" for side in SIDES]
-    return Given(
+    return TextModel(
         source=f"--spm {' '.join(map(str, models))}",
         settings=settings,
         message=_described("pieces", sizes),
@@ -177,7 +178,7 @@ def _from_models(models: tuple[Path, ...]) -> Given:
     )
 
 
-def _from_codes(options: PrepOptions) -> Given:
+def _from_codes(options: PrepOptions) -> TextModel:
     codes = model_files(options.codes, "--codes")
     vocabularies = model_files(options.vocab, "--vocab")
     settings: dict[str, Any] = {}
@@ -207,7 +208,7 @@ def _from_codes(options: PrepOptions) -> Given:
     if vocabularies:
         sides = zip(SIDES, (vocabularies[0], vocabularies[-1]), strict=True)
         paths |= {f"bpe-vocab.{side}.txt": path for side, path in sides}
-    return Given(
+    return TextModel(
         source=" ".join(source),
         settings=settings,
         message="; ".join(parts),
@@ -216,5 +217,5 @@ def _from_codes(options: PrepOptions) -> Given:
     )
 
 
-def _described(what: str, counts: Mapping[Path, int]) -> str:
-    return "; ".join(f"{count:,} {what} of {path}" for path, count in counts.items())
+def _described(units: str, counts: Mapping[Path, int]) -> str:
+    return "; ".join(f"{count:,} {units} of {path}" for path, count in counts.items())

@@ -210,9 +210,12 @@ def spoil(path):
 
 
 WRONG = [
-    ({"settings": ["merges=9"]}, "prep.merges is 9 here and 60 there"),
-    ({"settings": ["joint_vocab=true"]}, "prep.joint_vocab is true here and false there"),
-    ({"settings": ["tgt_tokenizer=none"]}, 'prep.tgt_tokenizer is "none" here and "auto" there'),
+    ({"settings": ["merges=9"]}, "prep.merges is 9, but 60 in the text model"),
+    ({"settings": ["joint_vocab=true"]}, "prep.joint_vocab is true, but false in the text model"),
+    (
+        {"settings": ["tgt_tokenizer=none"]},
+        'prep.tgt_tokenizer is "none", but "auto" in the text model',
+    ),
     ({"tgt": "fr"}, "is en-de, and this corpus is en-fr"),
     ({"codes": "x.codes"}, "--codes and --like exclude each other"),
     ({"like": "gone"}, "no such folder"),
@@ -248,7 +251,7 @@ DAMAGED = [
     ({"src": "../../en"}, "'src' '../../en' cannot be a name"),
     ({"preset": "gone"}, "unknown preset 'gone'"),
     ({"settings": {"merges": "many"}}, "settings.merges"),
-    ({"settings": {"merges": 70}}, "prep.merges is 60 here and 70 there"),
+    ({"settings": {"merges": 70}}, "prep.merges is 60, but 70 in the text model"),
 ]
 
 
@@ -284,7 +287,7 @@ WRONG_FILES = [
     ({"codes": "gone"}, "no such file: gone"),
     ({"codes": "codes", "vocab": "no-counts"}, "not a subword vocabulary"),
     ({"codes": "codes", "vocab": "long-count"}, "not a subword vocabulary"),
-    ({"codes": "codes", "settings": ["merges=9"]}, "prep.merges is 9 here and 2 there"),
+    ({"codes": "codes", "settings": ["merges=9"]}, "prep.merges is 9, but 2 in the text model"),
     ({"codes": "codes,codes", "settings": ["joint_vocab=true"]}, "prep.joint_vocab is true here"),
 ]
 
