@@ -18,6 +18,13 @@ LIMITS = {
     "exclusiveMaximum": "<",
     "multipleOf": "a multiple of",
 }
+# Settings that may change when a training continues: they decide how long it lasts and what is kept
+# and reported. `deterministic` and `matmul` change only how an update is rounded.
+HARMLESS = {
+    *("train.max_steps", "train.max_minutes", "train.patience", "train.log_every", "train.samples"),
+    *("train.checkpoint_every", "train.keep_checkpoints", "train.dev_bleu", "train.dev_sentences"),
+    *("train.best_by", "train.min_lr", "train.deterministic", "train.matmul", "train.log_to"),
+}
 
 
 @dataclass(frozen=True)

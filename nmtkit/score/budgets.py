@@ -8,14 +8,18 @@ from pathlib import Path
 
 from nmtkit.curves import read
 from nmtkit.errors import counted
+from nmtkit.fields import HARMLESS
+from nmtkit.models import checkpoints
 from nmtkit.run import Run
 from nmtkit.score.seeds import without_mark
 from nmtkit.score.stored_scores import Budget, SeedGroup
+from nmtkit.settings import TrainSettings, complete
+from nmtkit.toml import differing, flat, toml_value
 
 ALIKE = 1.05
 """Counts of target tokens with a smaller ratio are called equal: batches differ between seeds."""
 MOST_LISTED = 6
-"""The most systems that are listed one by one."""
+"""The most systems, and settings of training, that are listed one by one."""
 
 
 def read_budget(run: Run, name: str) -> Budget | None:
@@ -27,13 +31,19 @@ def read_budget(run: Run, name: str) -> Budget | None:
     if not system.config.is_file():
         return None
     config, curves = system.read_config(), read(system.metrics)
+    # A training that a signal stopped saved updates after the last line of its log.
+    saved = [checkpoints.step_of(path) for path in checkpoints.candidates(system.checkpoints)]
+    updates = max([curves.last, *saved])
+    tokens = curves.tokens if updates == curves.last else None
     about = config.preset, config.corpus, config.init_from
-    return Budget(curves.last or None, curves.tokens, *about)
+    of_training = flat({"train": complete(TrainSettings, config.train)})
+    settings = {k: of_training[k] for k in of_training.keys() - HARMLESS - {"train.seed"}}
+    return Budget(updates or None, tokens, *about, dict(sorted(settings.items())))
 
 
 def unequal(budgets: Mapping[str, Budget], groups: Sequence[SeedGroup] = ()) -> list[str]:
     """Return a warning if systems were not trained alike: updates, number of seeds, target tokens
-    seen, preset, preparation of the corpus, initial weights.
+    seen, preset, preparation of the corpus, initial weights, settings of training.
 
     Args:
         budgets: by system; unknown numbers are not compared.
@@ -48,7 +58,12 @@ def unequal(budgets: Mapping[str, Budget], groups: Sequence[SeedGroup] = ()) -> 
         name: without_mark(Path(b.init_from).name) or "random" for name, b in budgets.items()
     }
     seeds = {g.name: len(g.systems) for g in groups if None not in g.seeds}
-    parts = []
+    settings = {name: b.settings for name, b in budgets.items() if b.settings}
+    keys, parts = differing([*settings.values()]), []
+    of_key = [
+        (key, {name: toml_value(of.get(key)) for name, of in settings.items()})
+        for key in keys[:MOST_LISTED]
+    ]
     for label, numbers, ratio in (
         ("updates", updates, 1),
         ("seeds", seeds, 1),
@@ -60,6 +75,7 @@ def unequal(budgets: Mapping[str, Budget], groups: Sequence[SeedGroup] = ()) -> 
         ("presets", presets),
         ("preparations of the corpus", corpora),
         ("initial weights", weights),
+        *of_key,
     ):
         if len(set(words.values())) > 1:
             each = [f"{name} {word}" for name, word in words.items()]
@@ -67,6 +83,8 @@ def unequal(budgets: Mapping[str, Budget], groups: Sequence[SeedGroup] = ()) -> 
                 of_word = Counter(words.values())
                 each = [f"{word} of {counted(of_word[word], 'system')}" for word in of_word]
             parts.append(f"{label} ({', '.join(each)})")
+    if more := keys[MOST_LISTED:]:
+        parts.append(f"and {counted(len(more), 'more setting')} of training")
     return [f"The systems were not trained alike: {'; '.join(parts)}."] if parts else []
 
 

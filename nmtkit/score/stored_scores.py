@@ -255,6 +255,8 @@ class Budget:
     """The fingerprint of the prepared corpus."""
     init_from: str = ""
     """The system whose weights it began with."""
+    settings: JsonObject = field(default_factory=dict)
+    """Settings of its updates, by key (train.lr); the seed is not one of them."""
 
 
 class ScoredFrom(Part):

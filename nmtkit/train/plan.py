@@ -12,6 +12,7 @@ from pydantic import BaseModel
 
 from nmtkit import console, settings, trust
 from nmtkit.errors import ConfigError, DataError
+from nmtkit.fields import HARMLESS
 from nmtkit.models import checkpoints
 from nmtkit.models.base import Model
 from nmtkit.models.variants import BASELINE, load_variant
@@ -20,15 +21,6 @@ from nmtkit.run import Run, System
 from nmtkit.settings import PrepSettings, SearchSettings, Section, TrainSettings, Values
 from nmtkit.toml import changes, flat, toml_value
 from nmtkit.train.options import TrainOptions
-
-# Settings that may change when a training continues: they decide how long it lasts and what is kept
-# and reported. `deterministic` and `matmul` change only how an update is rounded.
-HARMLESS = {
-    *("train.max_steps", "train.max_minutes", "train.patience", "train.log_every", "train.samples"),
-    *("train.checkpoint_every", "train.keep_checkpoints", "train.dev_bleu", "train.dev_sentences"),
-    *("train.best_by", "train.min_lr", "train.deterministic", "train.matmul", "train.log_to"),
-}
-
 
 OF_PLATEAU = ("decay_factor", "decay_patience", "plateau_on", "min_lr")
 OF_REPLACE = ("replace_keep", "replace_decay")

@@ -530,6 +530,7 @@ def test_unequal_trainings_are_under_every_table_and_in_the_scores(fake_run):
     budgets = result_of(fake.run)["made_from"]["budgets"]
     trained = {"updates": 40, "tokens": 20400, "preset": "base", "corpus": "another"}
     trained |= {"init_from": ""}
+    assert budgets["b-2"].pop("settings")["train.label_smoothing"] == 0.1
     assert budgets["b-2"] == trained
     for stem in ("table", "significance", "seeds", "lengths"):
         assert said in read(fake.run, "test", f"{stem}.md"), stem
@@ -537,6 +538,12 @@ def test_unequal_trainings_are_under_every_table_and_in_the_scores(fake_run):
         train(name, 40, 2500, int(name[-1]), "small")
     updates = "updates (a-1 20, b-1 40, b-2 40); seeds (a-1 1, b 2)."
     assert remarks() == [f"The systems were not trained alike: {updates}"]
+    for name in ("b-1", "b-2"):  # a signal stopped it between two lines of the log
+        (fake.run.system(name).checkpoints / "step-00000046").mkdir(parents=True)
+    assert remarks() == [f"The systems were not trained alike: {updates}".replace("40", "46")]
+
+
+RATES = [("a", 1.0), ("b", 1.0), ("c", 0.5)]
 
 
 def test_of_many_systems_the_budgets_are_summed_up():
@@ -545,6 +552,16 @@ def test_of_many_systems_the_budgets_are_summed_up():
         "The systems were not trained alike: updates (from 1 (a-1) to 7 (a-7)); preparations of the"
         " corpus (x of 4 systems, y of 3 systems)."
     ]
+
+
+def test_systems_with_other_settings_of_training_are_not_trained_alike():
+    first = {"train.lr": 1.0, "train.betas": [0.9, 0.98]}
+    made = {name: Budget(9, None, "", settings=first | {"train.lr": rate}) for name, rate in RATES}
+    text = "The systems were not trained alike: train.lr (a 1.0, b 1.0, c 0.5)."
+    assert unequal(made | {"without": Budget(9, None, "")}) == [text]
+    others = {f"train.{letter}": letter for letter in "abcdefgh"}
+    made = {"a": Budget(9, None, "", settings=first), "b": Budget(9, None, "", settings=others)}
+    assert unequal(made)[0].endswith("; and 4 more settings of training.")
 
 
 def test_systems_that_begin_with_weights_of_another_one_are_not_trained_alike():
