@@ -3,6 +3,7 @@
 import contextlib
 import importlib.util
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -16,7 +17,9 @@ UNSUPPORTED = (
 
 
 def main() -> None:
-    """Load the command line and run it; Ctrl-C while it loads ends it as quietly as later."""
+    """Load the command line and run it; Ctrl-C while it loads, or while Python ends, is as quiet as
+    between.
+    """
     if importlib.util.find_spec("fcntl") is None:
         print(UNSUPPORTED, file=sys.stderr)
         raise SystemExit(3)
@@ -30,6 +33,8 @@ def main() -> None:
         environment.restart_without_small_caches()
     try:
         from nmtkit import cli
+
+        cli.main()
     except KeyboardInterrupt:
         with contextlib.suppress(OSError, AttributeError):  # stderr is full, or closed
             os.write(sys.stderr.fileno(), b"nmtkit: stopped; nothing was begun\n")
@@ -39,7 +44,10 @@ def main() -> None:
             raise
         print(f"nmtkit: {problem}", file=sys.stderr)
         raise SystemExit(problem.exit_code) from None
-    cli.main()
+    finally:  # Python ends: handlers of its own would print tracebacks
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)  # the exit code stays that of the command
 
 
 if __name__ == "__main__":

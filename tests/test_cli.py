@@ -666,6 +666,22 @@ main()
     )
 
 
+@pytest.mark.parametrize(("name", "code"), [("SIGINT", -2), ("SIGTERM", 0)])
+def test_a_signal_while_python_ends_is_quiet(name, code):
+    at_exit = f"atexit.register(lambda: os.kill(os.getpid(), signal.{name}))"
+    program = "from nmtkit.__main__ import main; main()"
+    done = python("-c", f"import atexit, os, signal; {at_exit}; {program}", "--version")
+    assert (done.returncode, done.stderr) == (code, "") and done.stdout.startswith("nmtkit ")
+
+
+def test_ctrl_c_before_the_command_line_is_read_is_quiet():
+    stopped = "def prepare(): raise KeyboardInterrupt"
+    program = "environment.prepare = prepare; from nmtkit.__main__ import main; main()"
+    done = python("-c", f"from nmtkit import environment\n{stopped}\n{program}", "--version")
+    assert (done.returncode, done.stdout) == (130, "")
+    assert done.stderr == "nmtkit: stopped; nothing was begun\n"
+
+
 @pytest.mark.parametrize("stream", ["", "2>&-", "2>/dev/full"])
 def test_ctrl_c_while_the_program_loads_is_as_quiet_as_later(tmp_path, stream):
     code = """
