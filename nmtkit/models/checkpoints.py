@@ -180,6 +180,8 @@ def _read_tensors(path: Path) -> dict[str, Tensor]:
     try:
         return load_file(path)
     except (SafetensorError, OSError, ValueError) as error:
+        if "could not determine the shape" in str(error):  # torch's error in place of a signal's
+            raise KeyboardInterrupt from None
         message = f"{path.name} is not a safetensors file: {error}"
         hint = AGAIN if isinstance(error, OSError) else PICKLED.format(path.name)
         raise CheckpointError(message, where=path.parent, hint=hint) from None

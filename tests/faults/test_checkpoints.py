@@ -50,6 +50,21 @@ def steps(paths):
     return [checkpoints.step_of(path) for path in paths]
 
 
+def test_a_signal_while_weights_are_read_is_no_damage(tmp_path, monkeypatch):
+    """torch makes an error of what Python raises while it reads the bytes of a tensor."""
+    path = write(tmp_path / "checkpoints", 12)
+    part = torch.UntypedStorage.__getitem__
+
+    def stopped(storage, index):
+        if isinstance(index, slice):
+            return part(storage, index)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(torch.UntypedStorage, "__getitem__", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        checkpoints.load_weights(path)
+
+
 def test_save_and_load(tmp_path):
     path = write(tmp_path / "checkpoints", 12)
     assert path.name == "step-00000012"
