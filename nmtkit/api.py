@@ -295,7 +295,9 @@ class LoadedSystem:
 
     def _scorer(self, forced: bool) -> Scorer:
         products = product_precision_restored()
-        with blamed_on(), _one_thread_at_a_time, products, self._current_device():
+        # Ctrl-C at the end of one of torch's blocks without gradients leaves them off.
+        gradients = torch.set_grad_enabled(torch.is_grad_enabled())
+        with blamed_on(), _one_thread_at_a_time, products, gradients, self._current_device():
             machine = self._group.hardware(self.device, forced)
             if not self._loaded:
                 self._matmul = machine.matmul

@@ -328,6 +328,19 @@ def test_a_training_that_ends_while_weights_are_read_is_noticed(run, monkeypatch
     refused(CheckpointError, "have changed since it was loaded", system.score, SRC, TGT)
 
 
+def test_ctrl_c_while_a_system_loads_leaves_gradients_on(run, monkeypatch):
+    """Even between the change and the block of torch.no_grad, which draws the first weights."""
+
+    def stopped(context):
+        torch.set_grad_enabled(False)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(torch.no_grad, "__enter__", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        nmtkit.load(run.path, "plain")
+    assert torch.is_grad_enabled()
+
+
 def test_the_memory_of_products_is_limited_as_in_the_commands(run, monkeypatch):
     limit = "ONEDNN_PRIMITIVE_CACHE_CAPACITY"
     monkeypatch.setattr(environment, "_ours", {})
