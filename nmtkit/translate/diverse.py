@@ -71,7 +71,7 @@ class DiverseBeams(Beams):
 
 def _distinct(hypotheses: Sequence[Hypothesis]) -> NBest:
     """Return hypotheses in their order, each token sequence once."""
-    first: dict[tuple[bool, tuple[int, ...]], Hypothesis] = {}
+    first: dict[tuple[int, ...], Hypothesis] = {}
     for hypothesis in hypotheses:
-        first.setdefault((hypothesis.finished, tuple(hypothesis.ids)), hypothesis)
+        first.setdefault(tuple(hypothesis.ids), hypothesis)
     return list(first.values())
