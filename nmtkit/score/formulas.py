@@ -51,7 +51,7 @@ def _precision(correct: Array, total: Array, smooth: str) -> Array:
     possible = np.maximum(total, 1)
     precision = 100 * correct / possible
     if smooth != "none":
-        unmatched = (total > 0) & (correct == 0)
+        unmatched = correct == 0
         halvings = unmatched.cumsum(0, dtype=np.int32)
         precision = np.where(unmatched, 100 / np.ldexp(possible, halvings), precision)
     return np.where(total > 0, precision, 100.0 if smooth == "mteval" else 0.0)
