@@ -178,6 +178,22 @@ def test_vectors_are_computed_once_for_each_checkpoint_task_and_layer(
     assert classifiers["base"] != classifiers["other"]
 
 
+def test_vectors_are_those_of_the_settings_and_of_the_text(analysed):
+    analysed.system()
+    system, prep = analysed.run.system("base"), analysed.run.prep
+    keys = []
+    for path, before, after in (
+        (system.config, "", ""),
+        (system.config, "beam = 2", "beam = 2\nmax_source = 7"),
+        (system.config, "dropout = 0.1", "dropout = 0.2"),
+        (prep / "vocab.txt", "w9", "v9"),
+        (prep / "manifest.json", '"fingerprint": "', '"fingerprint": "0'),
+    ):
+        path.write_text(path.read_text("utf-8").replace(before, after, 1), "utf-8")
+        keys.append(Reader(Study(analysed.run, "probing", ["base"], []), "base", 0).key)
+    assert len({*keys}) == 5
+
+
 def test_an_analysis_is_up_to_date_until_a_file_of_its_folder_changes(
     analysed, probe, tmp_path, stderr
 ):
