@@ -2,6 +2,7 @@
 a batch.
 """
 
+import dataclasses
 import itertools
 from unittest.mock import patch
 
@@ -56,6 +57,13 @@ def test_the_context_of_every_sentence(sizes, rule):
             )
             assert set(found) <= set(pool) and len(found) == min(rule.size, len(pool))
         assert found == documents.context(sentence, rule)
+    for size in (rule.size, 6):  # the contexts of a document are remembered for each rule
+        part, of_document = dataclasses.replace(rule, size=size), {}
+        for sentence, own in enumerate(document_of):
+            of_document.setdefault(own, set()).update(documents.context(sentence, part))
+        for sentence, own in enumerate(document_of):
+            expected = sorted(of_document[own]) if documents.context(sentence, part) else []
+            assert documents.context(sentence, dataclasses.replace(part, whole=True)) == expected
 
 
 def test_random_contexts_vary_with_seed_and_sentence_and_take_every_sentence():
@@ -83,13 +91,17 @@ def test_without_boundaries_every_sentence_is_a_document():
     for kind in ("previous", "next", "random"):
         assert [documents.context(s, ContextRule(kind, 5)) for s in range(3)] == [[], [], []]
     assert documents.context(1, ContextRule("foreign", 5)) == [0, 2]
+    assert documents.starts(1, 2) == [1, 2] and documents.starts(2, 5) == [2, 3]
 
 
-@given(RULES)
-def test_a_blank_line_has_no_context_and_is_in_none(rule):
+@given(RULES, st.booleans())
+def test_a_blank_line_has_no_context_and_is_in_none(rule, whole):
     """As in translation, which has nothing to translate there."""
     blank = {1, 2, 7}
-    documents = Documents([0, 4], 9).without(blank)
+    every = Documents([0, 4], 9)
+    rule = dataclasses.replace(rule, whole=whole)
+    assert any(every.context(sentence, rule) for sentence in range(9)) == (rule.kind != "none")
+    documents = every.without(blank)
     contexts = [documents.context(sentence, rule) for sentence in range(9)]
     assert not any(contexts[sentence] for sentence in blank)
     assert not blank & {sentence for context in contexts for sentence in context}

@@ -245,6 +245,9 @@ def test_every_way_to_lengths_finds_those_that_are_damaged(tmp_path):
     for way in ways:
         refused(DataError, "damaged", way, Store(tmp_path))
     assert len(Store(tmp_path).shard_lengths(0)[0]) == 2
+    with RaggedWriter(shard_path(tmp_path, 2), MAGIC, 2, 10) as writer:
+        writer.add_block(np.array([2], "<u2").tobytes(), [1, 0])
+    refused(DataError, "or its </s>, is missing", Store(tmp_path).shard_lengths, 2)
 
 
 def test_many_shards_need_few_files_open(tmp_path, monkeypatch):

@@ -141,6 +141,10 @@ def test_updates_are_the_batches_of_the_windows_one_after_the_other(pairs, chose
             expected += batches
     assert flat == expected[: len(flat)]
     assert len(flat) == behind  # the place that it says it is at
+    batches = updates.batches
+    sizes = [batches.positions(i) for i in range(len(batches))]
+    assert batches.largest().tolist() == batches[sizes.index(max(sizes))].tolist()
+    assert len([*updates.of_window()]) == len(batches) // len(found[0])
 
 
 @given(sharded(), SETTINGS, st.integers(1, 6))

@@ -193,6 +193,7 @@ FEW_SHAPES = [
     Case("pr", (("segmentation", "parse"),)),
     Case("han", (("side", "joint"),)),
     Case("amn", (("context_size", 2), ("context_join", "parallel"))),
+    Case("context-aware", (("context_size", 2),)),
 ]
 
 
