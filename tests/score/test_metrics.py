@@ -54,8 +54,15 @@ def sentences(seed, count=40, words=9, noise=0.3):
 def test_every_metric_is_exactly_sacrebleu(seed):
     hyps, refs = sentences(seed)
     assert metrics.bleu(hyps, refs, "de").value == sacrebleu.corpus_bleu(hyps, refs).score
-    uncased = metrics.bleu(hyps, refs, "de", lowercase=True)
-    assert uncased.value == sacrebleu.corpus_bleu(hyps, refs, lowercase=True).score
+    capitals = [line.upper() for line in hyps]
+    uncased = {
+        "bleu": sacrebleu.BLEU(lowercase=True),
+        "chrf": sacrebleu.CHRF(lowercase=True),
+        "ter": sacrebleu.TER(case_sensitive=False),
+    }
+    for key, counter in uncased.items():
+        metric = metrics.Scorer(refs, "de", lowercase=True).score(key, capitals)
+        assert metric.value == counter.corpus_score(capitals, refs).score
     assert single.chrf(hyps, refs).value == sacrebleu.corpus_chrf(hyps, refs).score
     ter = sacrebleu.corpus_ter(hyps, refs, case_sensitive=True)
     assert single.ter(hyps, refs).value == ter.score
@@ -209,8 +216,9 @@ def test_ter_of_a_language_without_spaces_counts_its_characters(lang):
     options = {"normalized": True, "asian_support": True, "case_sensitive": True}
     assert metric.value == sacrebleu.corpus_ter(hyps, [refs], **options).score
     assert "norm:yes" in metric.signature and "asian:yes" in metric.signature
-    for spaced in ("de", "ko", ""):
-        metric = metrics.Scorer([refs], spaced).score("ter", hyps)
+    for spaced in ("de", "ko", "", lang):
+        scorer = metrics.Scorer([refs], spaced, tokenized=spaced == lang)
+        metric = scorer.score("ter", hyps)
         assert metric.value == 100.0
         assert "norm:no" in metric.signature and "asian:no" in metric.signature
 
@@ -222,6 +230,7 @@ def test_ter_is_left_out_where_sacrebleu_does_not_cut_the_text(lang):
     words = [["ผม ไป โรงเรียน"]]
     assert "ter" in metrics.Scorer(words, lang, tokenized=True).columns()
     assert "ter" in metrics.Scorer(words, lang).columns()
+    assert "501 words" in metrics.Scorer([["x " * 501]]).lacks("ter", [["x"]])
 
 
 def test_tokenised_bleu_needs_tokens():

@@ -169,6 +169,7 @@ def test_the_values_of_students_t_lie_as_its_quantiles(freedom, quantile):
     values = np.sort(orders, axis=1)
     assert (values == values[0]).all() and (orders[0] != orders[1]).any()
     assert (values[0] == -values[0][::-1]).all()
+    assert (seeds.student_t(freedom, 1000, 2) != orders).any()
     middle = slice(10, 990)
     expected = quantile((np.arange(1000) + 0.5) / 1000)
     assert values[0][middle] == pytest.approx(expected[middle], rel=0.04, abs=0.02)
@@ -183,6 +184,9 @@ def test_equal_seeds_leave_the_error_of_the_sentences_and_one_seed_has_none():
     delta, p = over_seeds([ours], [theirs], draws, [[1.0], [2.0]])
     assert (delta.low, delta.high, p) == (None, None, None)
     assert delta.value == pytest.approx(ours.value - theirs.value)
+    for count in (29, 30):
+        equal = [mean_score(rng.normal(0, 1, count))] * 2
+        assert (over_seeds(equal, equal, Draws(count))[1] is None) == (count < 30)
 
 
 @pytest.mark.parametrize("seeds", [1, 3])

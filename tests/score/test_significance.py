@@ -5,6 +5,7 @@ known answer.
 import functools
 import math
 import random
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from sacrebleu.significance import _paired_ar_test, _paired_bs_test
 
 from nmtkit.errors import ConfigError, DataError
-from nmtkit.score import formulas, metrics
+from nmtkit.score import formulas, metrics, resampling
 from nmtkit.score.evaluate import check_options
 from nmtkit.score.options import ScoreOptions
 from nmtkit.score.resampling import Draws, estimate
@@ -86,6 +87,9 @@ def test_the_interval_of_a_difference_is_that_of_a_slow_loop():
     assert (found.low, found.high) == pytest.approx(tuple(bounds), abs=1e-9)
     (whole,) = slow.gaps(ours, theirs, [ref], [range(30)])
     assert found.value == pytest.approx(whole)
+    system, draws = metrics.bleu(ours, [ref]), Draws(30, 60, seed=7)
+    assert replace(draws, ratio=0.5).score(system) == draws.score(system)
+    assert Draws(100, ratio=0.29).drawn == 29  # 0.29 * 100 is less than 29
 
 
 def sacrebleus_p(run, key, ours, theirs, refs, samples, seed):
@@ -243,6 +247,9 @@ def test_swaps_of_fewer_than_six_sentences_have_no_p(different):
         found = compare(test, system, baseline, draws)
         assert (found.p is None) == (found.setting == FEW_DIFFERENT) == (different < 6)
         assert compare("sign", system, baseline, draws).p == pytest.approx(2 * 0.5**different)
+    short, long = (metrics.bleu([text] * 100, [ref]) for text in ("x", "x x"))
+    assert short.value == long.value == 0
+    assert compare(test, short, long, draws).setting == FEW_DIFFERENT
 
 
 def test_how_many_p_of_equal_systems_are_small_by_chance():
@@ -277,6 +284,9 @@ def test_few_sentences_have_no_interval_and_fewer_than_thirty_no_p(count):
     gap = difference(good, bad, draws)
     assert gap.value == good.value - bad.value
     assert [gap.low is None, gap.high is None] == [count < 10] * 2
+    known = np.where(np.arange(40) < count, 1.0, np.nan)
+    assert (resampling.mean(known, Draws(40, 20)).low is None) == (count < 10)
+    assert bool(resampling.few_note(100, count)) == (count < 30)
     for test in TESTS:
         found = compare(test, good, bad, draws)
         assert (found.p is None) == (found.setting == "no p below 30 sentences") == (count < 30)
@@ -309,6 +319,7 @@ def test_what_cannot_be_compared_is_refused():
     a = metrics.bleu(ref, [ref])
     for test in TESTS:
         refused(DataError, "signatures", compare, test, a, metrics.bleu(ref, [ref, ref]), Draws(2))
+        refused(DataError, "signatures", compare, test, a, replace(a, key="chrf"), Draws(2))
 
 
 def test_draws_and_tests_that_do_not_exist_are_refused():
