@@ -113,3 +113,11 @@ def test_words_of_a_line_that_is_far_too_long_are_not_kept():
     assert clean((f"{long}\nshort\n".encode(), b"x\ny\n")).tolist() == [False, True]
     assert clean.reasons["too long"] == {"pairs": 1, "src": 1, "tgt": 0}
     assert len(clean.texts[0].parts) < 10
+
+
+def test_a_target_is_not_read_if_its_source_is_not_utf8():
+    clean = Cleaner(("en", "de"), PrepSettings(on_bad_utf8="drop"))
+    texts = b"\xff\n\xff\na\n", b"x  y\n\xff\nb\n"
+    assert clean(texts).tolist() == [False, False, True]
+    assert clean.reasons["not UTF-8"] == {"pairs": 2, "src": 2, "tgt": 0}
+    assert not clean.changes[1]

@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 from nmtkit.errors import ConfigError
 from nmtkit.models import checkpoints, loading
 from nmtkit.train import loop
-from nmtkit.train.ema import RAW
+from nmtkit.train.ema import RAW, Averages
 from tests.train.test_resume import outcome, stop
 from tests.train.tiny import last, make_run, metrics, options, trainer
 
@@ -72,6 +72,15 @@ def test_the_average_is_that_of_the_formula_and_training_goes_on_without_it(run,
     assert [line["loss"] for line in metrics(run, "train")] == [
         line["loss"] for line in metrics(plain, "train")
     ]
+
+
+def test_weights_after_an_update_that_is_not_made_are_in_no_average():
+    model = torch.nn.Linear(2, 1)
+    before, averages = model.weight.detach().clone(), Averages(model, 0.6, {})
+    model.weight.data += 1
+    averages.update(9, torch.tensor(False))
+    with averages.in_model():
+        assert torch.equal(model.weight, before)
 
 
 def test_averages_that_lack_memory_once_are_the_same(run, tmp_path, monkeypatch):

@@ -6,11 +6,11 @@ import shutil
 import pytest
 import torch
 
-from nmtkit.models import loading
+from nmtkit.models import checkpoints, loading
 from nmtkit.models.variants import build_model, load_variant
 from nmtkit.prep.stage import prep
 from nmtkit.text.vocabulary import load_vocabularies
-from nmtkit.train.init_from import copy_matching
+from nmtkit.train.init_from import copy_matching, find_source
 from nmtkit.train.stage import train
 from tests import ready
 
@@ -166,3 +166,11 @@ def test_a_run_like_another_carries_over_every_weight(tmp_path, stderr):
     weights = loading.weights_of(loading.load_system(run, run.system("transformer")))
     for name, tensor in theirs.items():
         assert torch.allclose(weights[name], tensor, atol=1e-8), name
+    # A system that translates with a mean of checkpoints gives its best one.
+    settings = {"search": {"average": 2}, "train": {"checkpoint_every": 1}}
+    model = ready.add_system(first, "mean", "transformer", **settings)
+    about = {"variant": "transformer", "vocabulary": loading.vocabulary_hashes(first)}
+    newest = checkpoints.save(
+        first.system("mean").checkpoints, 2, loading.weights_of(model), {}, {}, about
+    )
+    assert find_source(first, "mean") == newest

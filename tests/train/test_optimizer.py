@@ -1,5 +1,7 @@
 """Learning rates against the golden values of the papers' formulas; Adam against torch's."""
 
+import math
+
 import pytest
 import torch
 from torch import nn
@@ -49,8 +51,9 @@ def test_constant_warms_up_and_stays():
 def test_plateau_halves_when_the_loss_stalls():
     s = settings(schedule="plateau", lr=1e-3, warmup=0, decay_factor=0.5, decay_patience=1)
     plateau = Plateau()
-    lowered = [plateau.observe(loss, s) for loss in (5.0, 4.0, 4.0, 4.1, 3.9, 3.9, 3.95, 4.0, 4.0)]
-    assert lowered == [False, False, False, True, False, False, True, False, True]
+    losses = (math.nan, 5.0, 4.0, 4.0, 4.1, 3.9, 3.9, 3.95, 4.0, 4.0)
+    lowered = [plateau.observe(loss, s) for loss in losses]
+    assert lowered == [False, *[False] * 3, True, False, False, True, False, True]
     assert plateau.factor == 0.125
     assert learning_rate(s, 64, 100, plateau) == 1.25e-4
 

@@ -134,6 +134,11 @@ def test_nbest_and_unfinished_are_reported():
     assert found.candidates[0].score >= found.candidates[1].score >= found.candidates[2].score
     assert not found.candidates[0].finished
     assert translator.counts["unfinished"] == 1
+    assert translator.counts["tgt_tokens"] == len(found.subwords)  # without </s>
+    translator = make(nbest=3, max_length_a=0, max_length_b=3)
+    found = [t.candidates for t in translator.translate_window(lines(20)) if t.candidates]
+    best, last = (sum(not of_line[place].finished for of_line in found) for place in (0, -1))
+    assert translator.counts["unfinished"] == best < last
 
 
 @pytest.mark.parametrize("jobs", [2, 3])
