@@ -6,6 +6,7 @@ import csv
 import dataclasses
 import random
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -142,6 +143,13 @@ def test_subwords_are_summed_onto_words():
         src, tgt = (sorted(rng.choices(range(6), k=rng.randint(1, 9))) for _ in range(2))
         drawn = torch.rand(len(tgt) + 1, len(src) + 1, dtype=torch.float64)
         assert word_links(drawn, src, tgt) == slow_links(drawn.tolist(), src, tgt)
+    side = SimpleNamespace(
+        tokenized=str,
+        truecaser=SimpleNamespace(truecase=lambda tokens: [token.lower() for token in tokens]),
+        subwords=lambda tokens: (tokens, range(len(tokens))),
+    )
+    found = as_subwords(side, SimpleNamespace(encode=list), [["Ein", "Hund"]])
+    assert found == ([["ein", "hund"]], [[0, 1]])
 
 
 @pytest.fixture

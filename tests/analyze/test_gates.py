@@ -180,6 +180,7 @@ def test_intervals_are_of_resampled_sentences():
     words = words_of(*["a b c"] * 40)
     values = rng.random(120)
     values[::7] = np.nan
+    values[1] = 0.0
     group = Group("word", "b", np.arange(120) % 3 == 1)
     none = Group("word", "d", np.arange(120) == 0)
     found, nothing = gates.means(values, words, [group, none], RESAMPLES)

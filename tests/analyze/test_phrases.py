@@ -197,6 +197,8 @@ def test_intervals_are_wilsons_and_of_differences_those_of_a_slow_bootstrap():
     # None right of so many is no certainty.
     assert row[6].high == pytest.approx(wilson(0, sum(wanted)).max())
     assert (row[7].value, row[7].low, row[7].high) == pytest.approx((-row[5].value, -high, -low))
+    few, *_ = phrases.rows_of(phrases.SetOccurrences("test", 60, systems, found[:9]), systems)
+    assert few[7].value is not None and few[7].low is None
 
 
 LINES = st.lists(

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from nmtkit.analyze.cost import Count
 from nmtkit.measures import macs
 from nmtkit.models.base import Vocabularies
 from nmtkit.models.variants import build_model
@@ -157,6 +158,14 @@ def test_matrix_vector_products_are_counted():
     matrix, vector = torch.randn(6, 7), torch.randn(7)
     assert macs._macs(lambda: matrix @ vector) == 42
     assert macs._macs(lambda: torch.addmv(torch.randn(6), matrix, vector)) == 42
+
+
+def test_a_search_is_compared_with_the_hypotheses_of_each():
+    small, large = (
+        Count(macs.Parameters(n, 1), macs.Macs(3, 4, n, n, n), None, None, beam)
+        for n, beam in ((10, 2), (20, 5))
+    )
+    assert large.relative_to(small) == (2, 2, 2, 20 * (3 + 5 * 4) / (10 * (3 + 2 * 4)))
 
 
 @pytest.mark.parametrize(("tie", "matrices"), [("none", 3), ("target", 2), ("all", 1)])
