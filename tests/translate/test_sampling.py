@@ -188,8 +188,12 @@ def test_only_rows_whose_best_tokens_lack_top_p_are_sorted_whole(each_path, monk
     assert sizes == ([(9, sampling.HEAD), (lacking, 3000)] if each_path == "cpu" else [(9, 3000)])
 
 
-def test_the_largest_number_names_a_possible_token():
-    """A number just below 1 names the last possible token, though sums are rounded."""
+def test_the_smallest_and_the_largest_number_name_possible_tokens():
+    """0 names the first possible token. A number just below 1 names the last possible token, though
+    sums are rounded.
+    """
+    first = torch.tensor([[-math.inf, 0.0, 1.0]])
+    assert draw(first, torch.zeros(1, 1, dtype=torch.float64), options())[1].item() == 1
     logits = torch.randn(1, 100, generator=torch.Generator().manual_seed(1)).float()
     logits[:, 60:] = -math.inf
     nearly = torch.full((1, 3), 1 - 2**-53, dtype=torch.float64)
