@@ -37,17 +37,17 @@ def main() -> None:
         cli.main()
     except KeyboardInterrupt:
         with contextlib.suppress(OSError, AttributeError):  # stderr is full, or closed
-            os.write(sys.stderr.fileno(), b"nmtkit: stopped; nothing was begun\n")
+            os.write(sys.stderr.fileno(), b"nmtkit: stopped\n")
         raise SystemExit(130) from None
     except (ImportError, OSError) as error:
         if (problem := of_the_machine(error)) is None:
             raise
         print(f"nmtkit: {problem}", file=sys.stderr)
         raise SystemExit(problem.exit_code) from None
-    finally:  # Python ends: handlers of its own would print tracebacks
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-        for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP):
-            signal.signal(number, signal.SIG_IGN)  # the exit code stays that of the command
+    finally:  # Python ends: a handler would print a traceback
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP):
+            if signal.getsignal(number) != signal.SIG_IGN:  # nohup
+                signal.signal(number, signal.SIG_DFL)
 
 
 if __name__ == "__main__":

@@ -142,7 +142,7 @@ def panels(
         curves: by system; axis: one of AXES.
         groups: system -> the group whose colour and name it has; default: its own.
     """
-    labels = {False: "loss per target token (thin: training)", True: "dev BLEU"}
+    labels = {False: "loss (thin: training)", True: "dev BLEU"}
     both = [
         Panel(axis, label, _drawn(curves, axis, bleu, groups or {}))
         for bleu, label in labels.items()

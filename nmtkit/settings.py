@@ -324,9 +324,9 @@ class SearchSettings(Section):
     """
     precision: Literal["auto", "float32", "bfloat16", "float16", "int8"] = "auto"
     """Number type of the products inside the layers; auto: bfloat16 on a CPU that multiplies it
-    faster, TF32 on a GPU. float16 needs a GPU. int8 (on a CPU) rounds weights and activations of
-    all wide products to 255 levels, the output layer's too, which otherwise uses float32. Forced
-    scoring always uses float32, as TF32 on a GPU.
+    faster if the model is at least 128 wide, TF32 on a GPU. float16 needs a GPU. int8 (on a CPU)
+    rounds weights and activations of all wide products to 255 levels, the output layer's too, which
+    otherwise uses float32. Forced scoring always uses float32, as TF32 on a GPU.
     """
     max_source: int = Field(250, ge=1, le=1_000_000)
     """Longer inputs (in subwords) are translated in pieces, cut at punctuation if there is any."""

@@ -308,7 +308,7 @@ def _finding(contents: Contents, folder: Path) -> ReportedFinding:
     without = [system.name for system in contents.systems if system.name not in inputs.systems]
     if without:
         remarks.append(
-            Remark(f"Of {', '.join(inputs.systems)} alone, without {', '.join(without)}")
+            Remark(f"Made for {', '.join(inputs.systems)}, without {', '.join(without)}")
         )
     names = sorted(path.name for path in folder.iterdir() if path.is_file())
     figure = (folder / FIGURE).read_text("utf-8", "replace") if FIGURE in names else None

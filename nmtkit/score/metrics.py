@@ -238,7 +238,8 @@ class Scorer:
             return "the text is not tokenized"
         if kind.western and self.tokenizer != WESTERN:
             return f"it needs sacreBLEU's tokenizer {WESTERN}, and this text has {self.tokenizer}"
-        if key == "ter" and not self.spaced and self.tokenizer == "char" and not self._cut:
+        unspaced = not self.spaced and own_tokenizer(self.lang) == "char"
+        if key == "ter" and unspaced and not self._cut:
             return f"sacreBLEU's TER cuts text at spaces, and '{self.lang}' has none between words"
         if outputs and (most := kind.most_words):
             lines = itertools.chain(*self.refs, *outputs)

@@ -69,8 +69,8 @@ class ScoreOptions(Options):
     """The source (- for stdin). --by-length counts its words, or its characters if its language
     (the ending of its name, such as .zh) has no spaces between words."""
     language: str | None = option(None, "LANG", "--lang", panel=OUTSIDE)
-    """The target language. Its Moses rules tokenize for tok. BLEU. Without it the suffix
-    of the reference names the language, and tok. BLEU is left out."""
+    """The target language, whose tokenizer tok. BLEU uses. Without it the suffix of the
+    reference names the language, and tok. BLEU is left out."""
 
     @property
     def length_groups(self) -> str | None:

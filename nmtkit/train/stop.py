@@ -77,8 +77,9 @@ def reason_to_end(state: TrainState, s: TrainSettings) -> str | None:
         return (
             f"no better for {state.since_best} validations {at_step}; raise train.patience to go on"
         )
-    if s.schedule == "plateau" and s.min_lr and s.lr * state.plateau.factor <= s.min_lr:
-        return f"learning rate down to {s.min_lr:g} {at_step}; lower train.min_lr to go on"
+    rate = s.lr * state.plateau.factor
+    if s.schedule == "plateau" and s.min_lr and rate <= s.min_lr:
+        return f"learning rate down to {rate:g} {at_step}; lower train.min_lr to go on"
     return None
 
 

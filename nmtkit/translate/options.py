@@ -74,8 +74,8 @@ class TranslateOptions(SearchOptions):  # type: ignore[misc]
     no prefix. The last word of a prefix is a whole word; with SentencePiece it may go on."""
     constraints: Path | None = option(None, "FILE", panel=OTHER)
     """Phrases that the translations must have: one line for each source line, phrases separated by
-    tabs; a blank line means no phrases. Needs beam search (--beam). With SentencePiece the last
-    word of a phrase may go on."""
+    tabs; a blank line means no phrases. Not with --sample or --diverse-groups. With
+    SentencePiece the last word of a phrase may go on."""
     metric: str | None = option(None, "NAME=COMMAND", panel=OTHER)
     """--mbr: the utility instead of chrF. The shell runs COMMAND, which reads lines of source,
     candidate and other candidate, separated by tabs, and prints one number for each.

@@ -290,7 +290,7 @@ def test_levels_of_its_own_and_the_figure(trained, analyze):
     facts = analyze()["facts"]
     assert facts["levels"] == [10.0, 15.0, 18.0, 20.0]
     figure = trained.text("convergence")
-    axes = ("updates", "dev BLEU", "loss per target token (thin: training)")
+    axes = ("updates", "dev BLEU", "loss (thin: training)")
     for text in (*axes, ">base<", ">fast<", ">mute<"):
         assert text in figure
     assert figure.count(">base<") == 1

@@ -184,6 +184,7 @@ EXIT_CODES = {
     4: "the training diverged",
     75: "stopped and saved; the same command continues",
     130: "stopped immediately (Ctrl-C, SIGTERM, SIGUSR1, a closed terminal; in training a second Ctrl-C)",
+    143: "stopped by SIGTERM while Python loads or ends",
 }
 
 VARIABLES = {

@@ -38,7 +38,7 @@ nmtkit.cli.main()
     assert isinstance(cli.app, typer.Typer) and cli.app.pretty_exceptions_enable is False
 
 
-def test_versions_that_change_the_text_are_pinned():
+def test_sacremoses_has_an_upper_limit():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     floors = {re.match(r"[\w-]+", one)[0]: one for one in project["dependencies"]}
     assert floors["sacremoses"] == "sacremoses>=0.2,<0.3"

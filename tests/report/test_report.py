@@ -404,7 +404,7 @@ def test_what_is_missing_is_said(reported):
         "not scored: unscored",
         "systems/later: its settings cannot be read (the file is damaged: ",
         "later: no checkpoint yet",
-        "Of base alone, without own",
+        "Made for base, without own",
         "Made before these changed: the prepared corpus, systems/own/metrics.jsonl",
         "score/test: made before these changed: the prepared corpus, how nmtkit computes scores",
         "searched with the same search.beam (5: base; 4: own).",

@@ -211,7 +211,9 @@ def test_nist_bleu_differs_from_sacrebleus_only_where_it_should():
 @pytest.mark.parametrize("lang", ["zh", "zho", "zh_Hans", "ja"])
 def test_ter_of_a_language_without_spaces_counts_its_characters(lang):
     refs, hyps = ["我们今天去学校。", "他昨天没有来这里"], ["我们明天去学校。", "他昨天来这里"]
-    metric = metrics.Scorer([refs], lang).score("ter", hyps)
+    scorer = metrics.Scorer([refs], lang)
+    assert scorer.lacks("ter") is None
+    metric = scorer.score("ter", hyps)
     assert metric.value == pytest.approx(100 * 3 / 16)  # 今 for 明; 没 and 有 are missing
     options = {"normalized": True, "asian_support": True, "case_sensitive": True}
     assert metric.value == sacrebleu.corpus_ter(hyps, [refs], **options).score

@@ -109,13 +109,13 @@ def test_a_paper_of_a_recipe_has_a_name(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / name).write_text("no toml")
     first, *_ = paper.load(paper.PAPERS[name]).tables.values()
-    error = refused(ConfigError, "which of the paper's tables", paper.asked, name, None)
+    error = refused(ConfigError, "which of the paper's tables", paper.find_table, name, None)
     table = error.hint.split(": ")[1].split(", ")[0]
     assert paper.load(paper.PAPERS[name]).tables[table] == first
 
 
 def test_an_unknown_name_is_answered_with_those_that_exist():
-    error = refused(ConfigError, None, paper.asked, "cargo", "table1")
+    error = refused(ConfigError, None, paper.find_table, "cargo", "table1")
     assert "caru" in error.hint and "name a file" in error.hint
 
 
@@ -222,7 +222,7 @@ def test_a_call_keeps_and_prints_the_table_and_the_next_without_it_prints_none(f
 def test_a_file_that_is_wrong_is_refused(old, new, message, hint, file):
     assert FILE.count(old) == 1
     file.write_text(FILE.replace(old, new), "utf-8")
-    caught = refused(ConfigError, None, paper.asked, file, "one")
+    caught = refused(ConfigError, None, paper.find_table, file, "one")
     assert message in caught.message and hint in (caught.hint or "")
     assert str(caught.where).startswith(str(file))
 
@@ -233,7 +233,7 @@ def test_which_table_is_asked_for(file):
         ("on", "no table 'on'", "did you mean 'one'"),
         ("sizes", "no scores of translations", "these have: one"),
     ):
-        assert hint in refused(ConfigError, message, paper.asked, file, name).hint
+        assert hint in refused(ConfigError, message, paper.find_table, file, name).hint
     with pytest.raises(ConfigError, match="cannot read the paper's numbers"):
         paper.find_table(file.parent / "none.toml", "one")
 
@@ -272,7 +272,7 @@ def test_numbers_of_an_analysis(file):
 
 def test_an_analysis_is_asked_for_a_table_that_has_its_kind(file):
     assert paper.find_table("", "", "cost") is None
-    refused(ConfigError, "--table needs --paper", paper.asked, "", "one", "cost")
+    refused(ConfigError, "--table needs --paper", paper.find_table, "", "one", "cost")
     for kind, what in (
         ("task", "accuracies of probing tasks"),
         ("group", "gains by length"),
