@@ -1,4 +1,6 @@
-"""The keys of a settings class: type, default, allowed values and meaning of each."""
+"""The keys of a settings class: type, default, allowed values and meaning of each; and which may
+change when a training continues.
+"""
 
 from __future__ import annotations
 

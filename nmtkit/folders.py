@@ -161,9 +161,9 @@ def _retire(older: Path, final: Path, owned: Owned) -> None:
 
 def keep_files_of_user(folder: Path, place: Path) -> None:
     """Give a folder with files of the user a new name in `place`, and say so."""
-    kept = place / f"{NOT_OURS}{time.time_ns()}"
-    os.replace(folder, kept)
-    console.warn(f"files that nmtkit did not write, or that have changed since, are now in {kept}")
+    path = place / f"{NOT_OURS}{time.time_ns()}"
+    os.replace(folder, path)
+    console.warn(f"files that nmtkit did not write, or that have changed since, are now in {path}")
 
 
 def remove_folder(folder: Path, owned: Owned, place: Path) -> None:

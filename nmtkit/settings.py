@@ -199,8 +199,8 @@ class TrainSettings(Section):
     at `max_steps`; plateau: falls whenever a loss stalls; constant: stays.
     """
     lr: PositiveFloat = 1.0
-    """noam: the factor s of s·d^-0.5·min(t^-0.5, t·w^-1.5); cosine, plateau, constant: the peak
-    learning rate.
+    """noam: the factor s of s·d^-0.5·min(t^-0.5, t·w^-1.5), d being `d_model` or `d_embedding`;
+    cosine, plateau, constant: the peak learning rate.
     """
     warmup: NonNegativeInt = 8000
     """Updates in which the learning rate rises linearly from 0; 0 = none."""

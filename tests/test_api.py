@@ -251,7 +251,7 @@ def test_which_system(run, tmp_path, stderr, monkeypatch):
 def test_scores_are_float32_beside_a_search_in_bfloat16(run, monkeypatch):
     packed = []
 
-    def measured(device, precision):
+    def measured(device, precision, width):
         torch.set_float32_matmul_precision("medium")
         return Hardware(
             "cpu", "test", 1, "float32" if precision == "float32" else "bfloat16", "medium", False
@@ -299,7 +299,7 @@ def test_a_loaded_system_never_has_the_weights_of_two_trainings(run, tmp_path, m
     copied = tmp_path / "run"
     shutil.copytree(run.path, copied)
 
-    def measured(device, precision):
+    def measured(device, precision, width):
         kind = "float32" if precision == "float32" else "bfloat16"
         return Hardware("cpu", "test", 1, kind, "highest", False)
 

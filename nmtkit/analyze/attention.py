@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import numpy as np
+from pydantic import AliasChoices, Field
 
 from nmtkit import console
 from nmtkit.analyze.alignment import drawn_site, of_head
@@ -52,14 +53,14 @@ class SystemAttention(Record):
     It is stored as analyze/attention/SYSTEM.attention.json.
 
     Attributes:
-        heads: which attention, and which of its heads.
+        site: which attention, and which of its heads.
         sentences: by line, from 0.
     """
 
     again: ClassVar[str] = "nmtkit analyze attention --force"
     format: Literal[1] = 1
     system: str
-    heads: str
+    site: str = Field(validation_alias=AliasChoices("site", "what"))
     set_name: str
     sentences: dict[int, SentenceAttention]
 
@@ -109,7 +110,7 @@ def attention_of(study: Study, name: str, lines: Sequence[int]) -> SystemAttenti
             advance(len(batch.rows))
     return SystemAttention(
         system=name,
-        heads=f"{site}, mean over heads",
+        site=f"{site}, mean over heads",
         set_name=set_name,
         sentences=sentences,
     )
@@ -139,7 +140,7 @@ class Attention(Analysis[AttentionOptions, list[SystemAttention]]):
 
     def present(self, result: list[SystemAttention]) -> Finding:
         set_name = result[0].set_name
-        rows = [[system.system, system.heads, len(system.sentences)] for system in result]
+        rows = [[system.system, system.site, len(system.sentences)] for system in result]
         columns = [*text_columns("system", "attention"), Column("sentences", "sentences")]
         title = f"Attention kept for the explorer ({set_name})"
         return Finding(

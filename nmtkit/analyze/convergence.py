@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from nmtkit.analyze.analysis import Analysis, Finding, Options, option
 from nmtkit.analyze.study import Study
 from nmtkit.curves import AXES, Curves, panels, read
 from nmtkit.errors import ConfigError, LeftOut
 from nmtkit.files import JsonObject
+from nmtkit.score.budgets import read_budget, unequal
 from nmtkit.tables import figures
 from nmtkit.tables.table import Column, Rows, Table, csv_text, text_column
 
@@ -71,6 +72,10 @@ class Convergence(Analysis[ConvergenceOptions, Trainings]):
     def measure(self, study: Study) -> Trainings:
         levels = parse_levels(self.options.levels) if self.options.levels else []
         settings = {s: study.run.system(s).read_config().train for s in study.systems}
+        budgets = {s: budget for s in study.systems if (budget := read_budget(study.run, s))}
+        study.warnings += unequal(
+            {name: replace(b, updates=None, tokens=None) for name, b in budgets.items()}
+        )
 
         def curves_of(name: str) -> Curves:
             curves = read(study.run.system(name).metrics)

@@ -109,12 +109,13 @@ class Reader:
 
     @cached_property
     def key(self) -> str:
-        """The hash of everything that the vectors depend on, except the sentences and the layer."""
+        """The hash of everything that the vectors depend on, except the sentences."""
         run = self.study.run
         config = run.find_system(self.name).read_config()
         inputs = {
             "nmtkit": nmtkit.__version__,
             "weights": checkpoints.current(run.find_system(self.name)),
+            "layer": self.layer,
             "variant": config.variant,
             "model": config.model,
             "max_source": self.max_source,

@@ -19,7 +19,7 @@ from nmtkit.parallel import cores
 from nmtkit.records import TextSet
 from nmtkit.run import Run
 from nmtkit.score.resampling import FEW, Draws
-from nmtkit.score.translations import translated_systems
+from nmtkit.score.translations import cautions_on, translated_systems
 from nmtkit.settings import SearchSettings
 
 if TYPE_CHECKING:
@@ -224,7 +224,12 @@ class Study:
 
         Raises: as `translated_systems`; DataError if none has.
         """
-        return translated_systems(self.run, text_set or self.text_set, [], among=self.systems)
+        text_set = text_set or self.text_set
+        folders = translated_systems(self.run, text_set, [], among=self.systems)
+        for caution in cautions_on(self.run, text_set, folders):
+            if caution not in self.warnings:
+                self.warnings.append(caution)
+        return folders
 
     def draws(self, sentences: int) -> Draws:
         """Return the resamples and swaps of N sentences, for intervals and significance tests."""

@@ -126,7 +126,7 @@ app.add_typer(group, name="analyze")
     ),
 )
 def analyze(ctx: typer.Context) -> None:
-    """Look inside the systems: each gives a table, mostly a figure, and how to read them."""
+    """Look inside the systems: an analysis gives a table, mostly a figure, and how to read it."""
     if ctx.invoked_subcommand is None:
         columns = [text_column("analysis"), text_column("shows", "what it shows")]
         Table("analyses", "", columns, list(ANALYSES.items())).print()

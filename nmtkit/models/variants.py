@@ -57,9 +57,10 @@ def default_name(variant: str) -> str:
 
 
 def common_width(preset: str, model: Mapping[str, Any]) -> int:
-    """Return the width D that decides the number type and the noam learning rate of a system.
+    """Return the width D that decides the number type and the noam learning rate of a system: its
+    `d_model`, its `d_embedding`, or, if it has neither, the preset's `d_model` (else 256).
 
-    A variant without a `d_model` has that of the preset. So the systems of one preset compute and
+    By default these are equal in all systems of a preset that has a `d_model`. So they compute and
     learn alike, and only the models are compared.
 
     Args:
@@ -67,7 +68,7 @@ def common_width(preset: str, model: Mapping[str, Any]) -> int:
         model: the settings of the model.
     """
     of_preset = settings.load_preset(preset).get("model", {}) if preset in preset_names() else {}
-    widths = model.get("d_model"), of_preset.get("d_model"), model.get("d_embedding")
+    widths = model.get("d_model"), model.get("d_embedding"), of_preset.get("d_model")
     return int(next(filter(None, widths), 256))
 
 

@@ -190,7 +190,7 @@ class Steps:
             raise DataError("the vocabulary is empty", where="prep.min_frequency", hint=hint)
         counts = fact.value["counts"]
         types, seconds = counts["src_types"] + counts["tgt_types"], time.perf_counter() - start
-        stage = "text model"
+        stage = "subwords, vocabulary"
         self.runner.speed.append({"stage": stage, "types": types, "seconds": round(seconds, 3)})
         if not self.request.text_model.languages:
             console.say(f"{stage}: from {types:,} words in {seconds:.1f}s")

@@ -18,7 +18,7 @@ from nmtkit.records import Record, load
 
 OUT = "out"
 """The folder of a work folder that becomes the prep folder."""
-TEXT_MODEL = "text-model"
+TEXT_MODEL = "given"
 """Folder in the work folder: the files of a text model that the user names."""
 LOOKUP = "lookup"
 """Folder in the work folder: the table of words with their token ids."""

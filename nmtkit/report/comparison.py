@@ -11,13 +11,12 @@ from typing import Any
 from nmtkit.errors import counted
 from nmtkit.report.contents import Contents, Remark
 from nmtkit.score import result_tables
-from nmtkit.score.budgets import unequal
 from nmtkit.score.metrics import header
 from nmtkit.score.resampling import FEW, FEWEST_FOR_P
 from nmtkit.score.result_tables import P_SEEDS
 from nmtkit.score.seeds import NOT_KNOWN
 from nmtkit.score.significance import FEW_DIFFERENT, LEVEL, TESTS
-from nmtkit.score.stored_scores import Budget, Scores, SeedResult, SystemScores
+from nmtkit.score.stored_scores import Scores, SeedResult, SystemScores
 from nmtkit.tables.figures import Difference
 from nmtkit.tables.table import Column, Estimate, Table, text, text_column
 
@@ -190,7 +189,7 @@ def _shown_p(p: float, column: Column) -> str:
 
 def _verdict(delta: Estimate, p: float) -> str:
     """Return how a system compares with the baseline, by its difference in BLEU and p."""
-    if p >= LEVEL or not delta.value:
+    if p >= LEVEL or abs(delta.value or 0.0) < 0.005:  # is shown as 0.00
         return "not clearly different from"
     sure = (delta.low or 0) > 0 or (delta.high or 0) < 0
     return ("" if sure else "perhaps ") + f"{'better' if (delta.value or 0) > 0 else 'worse'} than"
@@ -248,9 +247,6 @@ def cautions(contents: Contents) -> list[Remark]:
             f"{len(by_chance)} differences are tested: about {sum(by_chance):.1f} of them would "
             f"have p < {LEVEL:g} by chance alone."
         )
-    budgets: dict[str, Budget] = {}
-    for result in compared:
-        budgets |= result.made_from.budgets if result.made_from else {}
-    groups = next((result.seeds.groups for result in compared if result.seeds), [])
-    texts += unequal(budgets, groups)
+    remarks_of_scores = (remark for of in contents.scores.values() for remark in of.remarks)
+    texts += dict.fromkeys(remarks_of_scores)
     return [*remarks, *map(Remark, texts)]

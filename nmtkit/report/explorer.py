@@ -84,7 +84,7 @@ def data(part: Part) -> JsonObject:
         attention = [
             {
                 "system": system.system,
-                "heads": system.heads,
+                "site": system.site,
                 "of": {
                     str(line // part.step): _packed(sentence)
                     for line, sentence in system.sentences.items()

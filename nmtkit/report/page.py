@@ -120,7 +120,7 @@ def _of_run(part: Part, drawn: Drawn) -> dict[str, Any]:
         "level": 3 if part.number else 2,
         "sets": sets,
         "reading": comparison.READING,
-        "cautions": [*comparison.cautions(contents), *provenance.searches(contents)],
+        "cautions": comparison.cautions(contents),
         "learning": learning,
         "length_finding": findings.pop("lengths", None),
         "findings": list(findings.values()),

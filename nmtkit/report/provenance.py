@@ -9,9 +9,8 @@ from datetime import datetime
 from typing import Any
 
 from nmtkit.records import Manifest
-from nmtkit.report.contents import Contents, Remark
+from nmtkit.report.contents import Contents
 from nmtkit.run import StageCall
-from nmtkit.score.translations import unlike_searches
 from nmtkit.tables.table import Column, Table, text_column, text_columns
 from nmtkit.toml import differing
 
@@ -91,17 +90,6 @@ def _shown(value: Any) -> str | None:
     if value in ("", []):
         return "(empty)"
     return None if value is None else str(value)
-
-
-def searches(contents: Contents) -> list[Remark]:
-    """Return a remark for each set whose translations were not searched alike."""
-    remarks = []
-    for set_name, result in contents.scores.items():
-        readable = [name for name in result.names if name in contents.translations[set_name]]
-        folders = {name: contents.run.system(name).translation(set_name) for name in readable}
-        if unlike := unlike_searches(set_name, folders):
-            remarks.append(Remark(f"{unlike.text}.", " && ".join(unlike.commands)))
-    return remarks
 
 
 def systems(contents: Contents) -> Table:

@@ -18,6 +18,11 @@ from nmtkit.toml import differing, flat, toml_value
 
 ALIKE = 1.05
 """Counts of target tokens with a smaller ratio are called equal: batches differ between seeds."""
+OF_THE_BEST = {"train.best_by", "train.dev_bleu", "train.dev_sentences"}
+"""Settings that choose the checkpoint of later stages, though they may change in a training."""
+NOT_COMPARED = (HARMLESS - OF_THE_BEST) | {
+    *("train.seed", "train.micro_batch", "train.packed", "train.sums")
+}
 MOST_LISTED = 6
 """The most systems, and settings of training, that are listed one by one."""
 
@@ -37,8 +42,9 @@ def read_budget(run: Run, name: str) -> Budget | None:
     tokens = curves.tokens if updates == curves.last else None
     about = config.preset, config.corpus, config.init_from
     of_training = flat({"train": complete(TrainSettings, config.train)})
-    settings = {k: of_training[k] for k in of_training.keys() - HARMLESS - {"train.seed"}}
-    return Budget(updates or None, tokens, *about, dict(sorted(settings.items())))
+    of_training["hardware.precision"] = config.hardware.get("precision")
+    settings = {k: of_training[k] for k in of_training if k not in NOT_COMPARED}
+    return Budget(updates or None, tokens, *about, settings)
 
 
 def unequal(budgets: Mapping[str, Budget], groups: Sequence[SeedGroup] = ()) -> list[str]:
@@ -85,7 +91,15 @@ def unequal(budgets: Mapping[str, Budget], groups: Sequence[SeedGroup] = ()) -> 
             parts.append(f"{label} ({', '.join(each)})")
     if more := keys[MOST_LISTED:]:
         parts.append(f"and {counted(len(more), 'more setting')} of training")
-    return [f"The systems were not trained alike: {'; '.join(parts)}."] if parts else []
+    texts = [f"The systems were not trained alike: {'; '.join(parts)}."] if parts else []
+    for group in groups:
+        begun = {budgets[name].init_from for name in group.systems if name in budgets} - {""}
+        if len(group.systems) > 1 and len(begun) == 1:
+            texts.append(
+                f"All seeds of {group.name} began with the weights of {begun.pop()}, so no p covers"
+                " the seed of these weights."
+            )
+    return texts
 
 
 def _listed(counts: Mapping[str, int]) -> str:

@@ -69,7 +69,7 @@ class Task:
     texts: SetTexts
     seed_groups: Sequence[SeedGroup] = ()
     budgets: Mapping[str, Budget] = field(default_factory=dict)
-    remarks: Sequence[str] = ()
+    remarks: list[str] = field(default_factory=list)
 
 
 def check_options(options: ScoreOptions) -> None:
@@ -145,10 +145,9 @@ def measure(outputs: Sequence[Output], task: Task) -> SystemMetrics:
                 metrics[output.name][key] = metric
                 advance(1)
             if looks_tokenized(output.lines) and not looks_tokenized(scorer.refs[0]):
-                console.warn(
-                    f"{output.name}: 100 lines or more end in ' .': is this text detokenised?"
-                    " sacreBLEU expects it to be"
-                )
+                remark = "100 lines or more end in ' .': is this text detokenised?"
+                task.remarks.append(f"{output.name}: {remark} sacreBLEU expects it to be")
+                console.warn(task.remarks[-1])
     return metrics
 
 

@@ -270,7 +270,7 @@ def of_scores(result: Scores) -> Measured:
         scores[name] |= {gain_of(key): gain for key, gain in gains.items()}
     baseline = ", ".join(other_seeds(result.baseline, result.names))
     remark = f"measured: mean over the seeds; gains: how much more than {baseline}"
-    return Measured(scores, result.set, result.signatures, [remark])
+    return Measured(scores, result.set, result.signatures, [remark, *result.remarks])
 
 
 def gains_over(baseline: str, numbers: Numbers) -> dict[str, dict[str, float]]:

@@ -57,7 +57,8 @@ def group_systems(
 
     Args:
         settings: system -> (everything else its output follows from, as plain values; the seed). A
-            system without a seed stays alone.
+            system without a seed stays alone, and so does a second one with the settings and the
+            seed of another one.
         by_name: group systems whose names differ only in the seed's mark, like `base-s1` and
             `base-s2`, whatever their settings.
     Returns: in the order of the first of each.
@@ -65,7 +66,8 @@ def group_systems(
     by_key: dict[str, list[str]] = {}
     for name, (rest, seed) in settings.items():
         shared = without_mark(name) if by_name else _key(rest)
-        by_key.setdefault(f"only {name}" if seed is None else shared, []).append(name)
+        taken = not by_name and seed in [settings[other][1] for other in by_key.get(shared, [])]
+        by_key.setdefault(f"only {name}" if seed is None or taken else shared, []).append(name)
     stems = [
         (key if by_name else _MARK.sub("", os.path.commonprefix(names))) if names[1:] else names[0]
         for key, names in by_key.items()

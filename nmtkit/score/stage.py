@@ -38,15 +38,14 @@ from nmtkit.score.result_tables import print_results, tables
 from nmtkit.score.stored_scores import ScoredFrom, Scores, SeedGroup
 from nmtkit.score.translations import (
     NOT_THE_SEARCH,
+    cautions_on,
     described,
     lines_of,
-    older_checkpoints,
     read_output,
     scorer_of,
     sets_to_score,
     source_lengths,
     translated_systems,
-    without_parses,
 )
 from nmtkit.settings import SearchSettings, TrainSettings, complete
 from nmtkit.tables.table import StoredTable
@@ -157,9 +156,7 @@ class ScoredSet:
                 key: external[key].depends_on(self.text_set.name, names) if key in external else ""
                 for key in asked_metrics(self.options)
             },
-            older_checkpoints=[
-                *older_checkpoints(self.run, self.text_set.name, self.folders).values()
-            ],
+            cautions=cautions_on(self.run, self.text_set, self.folders),
         )
 
     @cached_property
@@ -223,7 +220,7 @@ class ScoredSet:
             texts,
             self.seed_groups,
             self.made_from.budgets,
-            [*self.made_from.older_checkpoints, *without_parses(self.folders)],
+            [*self.made_from.cautions],
         )
         outputs = [
             read_output(self.run, side, self.text_set, *item) for item in self.folders.items()
@@ -296,7 +293,7 @@ class ScoredSet:
             numbers = StoredTable.model_validate(table.as_json())
         elif self.stored and self._of_the_same_texts(self.stored):
             numbers = self.stored.paper
-        compared = result.model_copy(update={"paper": numbers})
-        if compared != result:
-            compared.write(self.folder / "scores.json")
-        return compared
+        with_numbers = result.model_copy(update={"paper": numbers})
+        if with_numbers != result:
+            with_numbers.write(self.folder / "scores.json")
+        return with_numbers

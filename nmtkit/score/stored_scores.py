@@ -274,7 +274,7 @@ class ScoredFrom(Part):
     """The budget of each system, by name."""
     metrics: dict[str, str] = {}
     """The metrics that were asked for; of an external one a hash of what it depends on."""
-    older_checkpoints: list[str] = []
+    cautions: list[str] = []
     """A remark on each system that translated with other checkpoints than its current ones."""
 
 

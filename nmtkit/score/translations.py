@@ -214,6 +214,33 @@ def bleu_of(run: Run, text_set: TextSet, folders: Mapping[str, Path]) -> dict[st
     }
 
 
+def cautions_on(run: Run, text_set: TextSet, folders: Mapping[str, Path]) -> list[str]:
+    """Return what every reader of the scores of a set must know of its translations.
+
+    Args:
+        folders: of the translations by system.
+    Raises: DataError for a damaged meta.json.
+    """
+    manifest, name = run.manifest(), text_set.name
+    texts = [*older_checkpoints(run, name, folders).values(), *without_parses(folders)]
+    if unlike := unlike_searches(name, folders):
+        texts.append(unlike.text)
+    texts += [
+        f"{system} read all of {name} without context: the set has no document starts"
+        for system, folder in folders.items()
+        if described(folder).counts.get("no_context") == text_set.lines
+    ]
+    if text_set.split == "dev":
+        texts.append(f"{name} is the development set, on which checkpoints were chosen")
+    if manifest.repeats and manifest.settings.drop_overlap == "none":
+        texts += [
+            f"{text.exact:,} of {text_set.lines:,} pairs of {name} are in the training text"
+            for text in manifest.repeats.overlap
+            if text.name == name and text.exact
+        ]
+    return texts
+
+
 def without_parses(folders: Mapping[str, Path]) -> list[str]:
     """Return a remark on each system that read sentences without the parses it was trained with.
 

@@ -65,6 +65,6 @@ def prepared(tmp_path_factory):
 def run(prepared, monkeypatch):
     monkeypatch.setattr(
         "nmtkit.nn.hardware.choose",
-        lambda device, precision: Hardware("cpu", "test", 1, "float32", "highest", False),
+        lambda device, precision, width: Hardware("cpu", "test", 1, "float32", "highest", False),
     )
     return prepared

@@ -431,7 +431,7 @@ def test_attention_that_is_not_of_its_sentence_is_refused(tmp_path):
     path = tmp_path / "base.json"
     for src, weights in ((["a"], [[0.5]]), (["a", "b"], [[0.5]]), (["a"], [])):
         sentences = {"3": {"src": src, "tgt": ["x"], "weights": weights}}
-        values = {"system": "base", "heads": "", "set_name": "test", "sentences": sentences}
+        values = {"system": "base", "site": "", "set_name": "test", "sentences": sentences}
         write_json(path, values)
         message = refusal(SystemAttention, path)
         assert message is None if weights and len(src) == 1 else "damaged" in message

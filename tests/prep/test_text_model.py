@@ -288,7 +288,10 @@ WRONG_FILES = [
     ({"codes": "codes", "vocab": "no-counts"}, "not a subword vocabulary"),
     ({"codes": "codes", "vocab": "long-count"}, "not a subword vocabulary"),
     ({"codes": "codes", "settings": ["merges=9"]}, "prep.merges is 9, but 2 in the text model"),
-    ({"codes": "codes,codes", "settings": ["joint_vocab=true"]}, "prep.joint_vocab is true here"),
+    (
+        {"codes": "codes,codes", "settings": ["joint_vocab=true"]},
+        "prep.joint_vocab is true, but false in the text model",
+    ),
 ]
 
 

@@ -57,7 +57,7 @@ def test_it_is_that_of_each_sentence_by_itself(analysed):
     assert sorted(found.sentences) == [3, 4, 7]
     model = loading.load_system(analysed.run, analysed.run.find_system("base"), "cpu")
     store, vocabulary = Store(analysed.run.prep / "test"), load_vocabularies(analysed.run.prep)[1]
-    site = found.heads.removesuffix(", mean over heads")
+    site = found.site.removesuffix(", mean over heads")
     for line, one in found.sentences.items():
         target = vocabulary.encode(analysed.subwords[line])
         weights = recording.look(model, pair_batch([store.src(line).tolist()], [target]))[
@@ -72,7 +72,7 @@ def test_it_is_that_of_each_sentence_by_itself(analysed):
 
 
 def test_a_system_of_any_name_leaves_the_finding_whole(tmp_path):
-    kept = SystemAttention(system="finding", heads="last", set_name="test", sentences={})
+    kept = SystemAttention(system="finding", site="last", set_name="test", sentences={})
     finding = Attention(AttentionOptions()).present([kept])
     finding = replace(finding, name="attention", title="")
     finding.write(tmp_path, FindingInputs(systems=["finding"], files={}))

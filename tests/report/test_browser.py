@@ -60,7 +60,7 @@ def small(tmp_path_factory):
     second = {"src": source, "tgt": ["c", "</s>"], "weights": [[0.2, 0.8], [0.3, 0.7]]}
     attachments = {}
     for system, sentences in (("base", {4: first, 6: second}), ("own", {4: second})):
-        kept = SystemAttention(system=system, heads="last", set_name="test", sentences=sentences)
+        kept = SystemAttention(system=system, site="last", set_name="test", sentences=sentences)
         attachments[f"{system}.json"] = kept.model_dump_json()
     made.finding("attention", "attention", attachments=attachments)
     return made.run
@@ -145,7 +145,7 @@ def test_a_long_line_leaves_the_explorer_readable(chromium, tmp_path):
     weights = [[0.1] * 300 for _ in range(300)]
     sentences = {1: {"src": ["a"] * 300, "tgt": ["b"] * 300, "weights": weights}}
     sentences[2] = {"src": ["a"], "tgt": ["b"], "weights": [[1.0]]}
-    kept = SystemAttention(system="own", heads="last", set_name="test", sentences=sentences)
+    kept = SystemAttention(system="own", site="last", set_name="test", sentences=sentences)
     attachments = {"own.json": kept.model_dump_json()}
     made.finding("attention", "attention", attachments=attachments)
     page = stage.report(made.run, force=True)

@@ -39,7 +39,6 @@ from nmtkit.score.stored_scores import (
     SignificanceTest,
     SystemScores,
 )
-from nmtkit.score.translations import Unlike
 from nmtkit.tables import drawing
 from nmtkit.tables.table import Column, Estimate, Table, text_column
 from tests.manifests import edit, read_json, write_json
@@ -387,8 +386,6 @@ def test_what_is_missing_is_said(reported):
     reported.add("unscored", 0.5)
     (run / "score/test/sentences.tsv").unlink()
     (run / "systems/own/metrics.jsonl").write_text("not JSON\n", "utf-8")
-    for name, beam in (("base", 5), ("own", 4)):
-        reported.describe(name, settings={"beam": beam})
     first, *_ = (run / "history.jsonl").read_text("utf-8").splitlines()
     call = json.loads(first) | {"exit": 2}
     with open(run / "history.jsonl", "a", encoding="utf-8") as history:
@@ -407,8 +404,6 @@ def test_what_is_missing_is_said(reported):
         "Made for base, without own",
         "Made before these changed: the prepared corpus, systems/own/metrics.jsonl",
         "score/test: made before these changed: the prepared corpus, how nmtkit computes scores",
-        "searched with the same search.beam (5: base; 4: own).",
-        "--force --on test --set search.beam=…",
         "the first 1000 of 1002 rows",
         "cannot be shown: it is damaged nmtkit analyze lengths --system base --system own --force",
         "nmtkit call-199",
@@ -673,14 +668,6 @@ def test_a_wide_table_of_few_rows_is_turned_and_its_links_are_not(reported):
     assert base64.b64decode(link["href"].partition("base64,")[2]).decode() == table.csv()
 
 
-def test_each_of_several_commands_names_the_run(reported, monkeypatch):
-    commands = ["nmtkit translate --system base", "nmtkit translate --ensemble"]
-    unlike = Unlike("not alike", commands)
-    monkeypatch.setattr("nmtkit.report.provenance.unlike_searches", lambda *_: unlike)
-    run = f"--run {shlex.quote(str(reported.run.path))}"
-    assert " && ".join(f"{command} {run}" for command in commands) in reported.page().text
-
-
 def test_figures_for_a_paper(reported, undrawn, stderr):
     undrawn()
     reported.finding("cost", "cost")  # a figure that nmtkit did not draw
@@ -786,7 +773,7 @@ def test_runs_that_make_no_page_together(reported, second):
 
 def test_the_attention_of_each_run_that_has_some(reported, second):
     sentence = SentenceAttention(["ein", "</s>"], ["a", "</s>"], [[1.2, -0.1], [0.5, 1.0]])
-    kept = SystemAttention(system="own", heads="layer", set_name="test", sentences={0: sentence})
+    kept = SystemAttention(system="own", site="layer", set_name="test", sentences={0: sentence})
     for made, expected in ((second, [False, True]), (reported, [True, True])):
         files_of = {"own.json": kept.model_dump_json()}
         made.finding("attention", "attention", attachments=files_of)
@@ -804,7 +791,7 @@ def test_attention_that_is_out_of_date_is_left_out_and_what_is_shown_is_counted(
 ):
     sentence = SentenceAttention(["ein", "</s>"], ["a", "</s>"], [[1.0, 0.0], [0.5, 0.5]])
     kept = SystemAttention(
-        system="own", heads="last", set_name="test", sentences=dict.fromkeys((0, 2, 3), sentence)
+        system="own", site="last", set_name="test", sentences=dict.fromkeys((0, 2, 3), sentence)
     )
     monkeypatch.setattr(explorer, "step_of", lambda *_: 2)
     for hashes, shown in (({}, True), ({"systems/own/translate/test/hyp.txt": "0"}, False)):
@@ -822,7 +809,7 @@ def test_attention_that_is_out_of_date_is_left_out_and_what_is_shown_is_counted(
 
 def test_attention_that_cannot_be_read_is_named(reported):
     sentence = SentenceAttention(["ein", "</s>"], ["a", "</s>"], [[1.0, 0.0], [0.5, 0.5]])
-    kept = SystemAttention(system="own", heads="last", set_name="test", sentences={0: sentence})
+    kept = SystemAttention(system="own", site="last", set_name="test", sentences={0: sentence})
     attachments = dict.fromkeys(("base.json", "own.json", "third.json"), kept.model_dump_json())
     reported.finding("attention", "attention", attachments=attachments)
     assert len(json.loads(reported.page().data)["sets"][0]["attention"]) == 3
@@ -869,7 +856,7 @@ def explorer_data(texts, attention=()):
 def test_the_page_stays_small():
     weights = [[1 / 40] * 40 for _ in range(40)]
     sentences = {i: SentenceAttention([f"w{i}"] * 40, ["w"] * 40, weights) for i in range(200)}
-    attention = SystemAttention(system="s1", heads="layer", set_name="test", sentences=sentences)
+    attention = SystemAttention(system="s1", site="layer", set_name="test", sentences=sentences)
     data, step = explorer_data([long_texts(1000)], [attention])
     assert step == 1 and len(data) < 3_500_000
     data, step = explorer_data([long_texts(8000), long_texts(8000, "other")], [attention])

@@ -59,6 +59,7 @@ RESULT = Scores.model_construct(
     baseline="base-s1",
     signatures={"bleu": "nrefs:1|tok:13a", "tokenized_bleu": "nrefs:1|tok:none"},
     systems=[system(name, tokenized_bleu=a, bleu=b) for name, (a, b) in SCORES.items()],
+    remarks=["not alike"],
 )
 
 
@@ -92,7 +93,7 @@ def test_the_column_of_the_same_test_set_is_compared(file):
         ["T5", "not trained here", "En-De", 30.75, None, None, None, None],
     ]
     assert "paper_spread" not in found.csv() and "another corpus" not in found.title
-    for shown in ("tok. BLEU", "Somebody 2020", "read with care"):
+    for shown in ("tok. BLEU", "Somebody 2020", "read with care", "not alike"):
         assert shown in found.markdown()
     spread = paper.compared(
         paper.find_table(file, "one"), "score", paper.of_scores(RESULT), "toy-deen"
@@ -297,7 +298,7 @@ def test_gains_are_over_the_mean_of_the_baselines_seeds():
     systems = [system(name, bleu=value) for name, value in values.items()]
     for baseline in ("base-s1", "base-s3"):
         result = Scores.model_construct(
-            set="", baseline=baseline, signatures={"bleu": "s"}, systems=systems
+            set="", baseline=baseline, signatures={"bleu": "s"}, systems=systems, remarks=[]
         )
         found = paper.compared(told, "score", paper.of_scores(result), "")
         assert [(row[2], row[5], row[6]) for row in rows(found)] == [

@@ -382,11 +382,13 @@ def test_a_changed_seed_is_not_up_to_date_and_plain_scores_have_the_groups_too(s
     out, err = capsys.readouterr()
     assert "up to date" in err
     assert "deviation" in out
-    seeded.add("base-3", 0.38, seed=2)
+    seeded.add("base-s3", 0.38, seed=1)
     seeded.score(group_by="seed")
     out, err = capsys.readouterr()
-    assert "written to" in err
-    assert "base: a seed occurs twice" in out
+    assert "written to" in err  # a second training with seed 1 is no further seed
+    assert "base-s3 " in out and "a seed occurs twice" not in out
+    seeded.score(group_by="name")
+    assert "base: a seed occurs twice" in capsys.readouterr().out
 
 
 def test_no_two_seeds_and_unknown_groupings(fake, stdout):

@@ -31,7 +31,7 @@ from nmtkit.score.options import ScoreOptions
 from nmtkit.score.resampling import FEW
 from nmtkit.score.significance import FEW_DIFFERENT, TESTS
 from nmtkit.score.stage import score, score_files
-from nmtkit.score.stored_scores import Budget
+from nmtkit.score.stored_scores import Budget, SeedGroup
 from nmtkit.score.translations import FORCED, unlike_searches
 from nmtkit.text.side import TextSide
 from tests.manifests import edit, read_json, write_best
@@ -562,6 +562,10 @@ def test_systems_with_other_settings_of_training_are_not_trained_alike():
     made = {name: Budget(9, None, "", settings=first | {"train.lr": rate}) for name, rate in RATES}
     text = "The systems were not trained alike: train.lr (a 1.0, b 1.0, c 0.5)."
     assert unequal(made | {"without": Budget(9, None, "")}) == [text]
+    seeds = SeedGroup("a", ["a-s1", "a-s2"], [1, 2])
+    made = {name: Budget(9, None, "", init_from="x") for name in seeds.systems}
+    begun = "All seeds of a began with the weights of x, so no p covers the seed of these weights."
+    assert unequal(made, [seeds]) == [begun]
     others = {f"train.{letter}": letter for letter in "abcdefgh"}
     made = {"a": Budget(9, None, "", settings=first), "b": Budget(9, None, "", settings=others)}
     assert unequal(made)[0].endswith("; and 4 more settings of training.")
@@ -992,6 +996,27 @@ def test_a_forced_translation_is_not_compared_as_a_free_one(searched, option):
     assert unlike.text.endswith(f"the same --{option} (none: a, b; 00000000: c)")
     command = "nmtkit translate --system a --system b --system c --force --on test"
     assert unlike.commands == [command]
+
+
+def test_what_makes_translations_unlike_stands_under_the_table(fake):
+    for name, beam in (("base", 5), ("new", 1)):
+        fake.add(name, 0.2)
+        fake.describe(name, settings={"beam": beam}, counts={"no_context": 40 * (beam - 1) // 4})
+    path = fake.run.prep / "manifest.json"
+    manifest = json.loads(path.read_text("utf-8"))
+    overlap = [{"name": "test", "exact": 3, "normalised": 4}]
+    write_json(path, manifest | {"repeats": {"duplicates": 0, "identical": 0, "overlap": overlap}})
+    fake.score()
+    texts = [
+        "test: not all systems were searched with the same search.beam (5: base; 1: new)",
+        "base read all of test without context: the set has no document starts",
+        "3 of 40 pairs of test are in the training text",
+    ]
+    assert result_of(fake.run)["remarks"] == texts
+    assert all(text in read(fake.run, "test", "table.md") for text in texts)
+    fake.describe("new", settings={"beam": 5})
+    fake.score()
+    assert result_of(fake.run)["remarks"] == texts[1:]
 
 
 def test_an_ensemble_is_searched_again_by_a_command_of_its_own(searched):

@@ -587,7 +587,7 @@ def test_init_from_says_what_did_not_match(run, stderr):
     stderr()
     go(run, "model.encoder_layers=2", "model.d_ff=64", name="deeper", init_from=VARIANT)
     said = stderr()
-    assert "new here: encoder.1." in said
+    assert "not in the checkpoint: encoder.1." in said
     assert "of another shape: decoder.0.feed_forward" in said
     with pytest.raises(CheckpointError, match="nothing in .* matches"):
         train(run, name="other", variant=TOY, init_from=VARIANT)
@@ -614,7 +614,8 @@ def test_a_document_model_begins_with_a_transformer(run, stderr):
     theirs, own = checkpoints.load_weights(last(run)), checkpoints.load_weights(last(run, "second"))
     assert (
         f"{len(theirs)} of {len(own)} tensors" in said
-        and f"({len(own) - len(theirs)})" in said.partition("new here: encoder_context.")[2]
+        and f"({len(own) - len(theirs)})"
+        in said.partition("not in the checkpoint: encoder_context.")[2]
     )
     assert all(
         torch.allclose(own[name], theirs[name], atol=1.1e-3) for name in theirs
@@ -766,14 +767,14 @@ def test_init_from_a_system_whose_layers_share_parameters(run, stderr):
     said = stderr()
     theirs, own = (checkpoints.load_weights(last(run, name)) for name in ("shared", "apart"))
     assert len(own) > len(theirs) and f"{len(own)} of {len(own)} tensors" in said
-    assert "new here" not in said and "not used" not in said
+    assert "not in the checkpoint" not in said and "only in the checkpoint" not in said
     for name, tensor in own.items():
         same = name.replace("coder.2.", "coder.1.").replace("coder.3.", "coder.0.")
         assert torch.allclose(tensor, theirs[same], atol=1e-8), name
     again = ("model.distinct_layers=2", "model.share=sequence", "train.max_steps=1")
     go(run, *deep, *again, name="sequence", init_from="apart")
     said = stderr()
-    assert "not used from there: decoder.1." in said and "new here" not in said
+    assert "only in the checkpoint: decoder.1." in said and "not in the checkpoint" not in said
     for name, tensor in checkpoints.load_weights(last(run, "sequence")).items():
         assert torch.allclose(tensor, own[name], atol=1e-8), name
 
