@@ -21,6 +21,7 @@ from nmtkit.models import checkpoints, loading
 from nmtkit.records import UsedCheckpoint
 from nmtkit.run import System
 from nmtkit.toml import write_toml
+from nmtkit.train import saving
 from tests.faults.trainings import Killed, fail, fit
 from tests.manifests import read_json, write_best
 from tests.refused import refused
@@ -28,7 +29,7 @@ from tests.train.tiny import last, saved
 
 
 def write(folder, step=1, value=1.0):
-    weights = {"a": torch.full((3, 2), value), "b": torch.arange(4)}
+    weights = {"a": torch.full((3, 2), value), "b": torch.arange(step, step + 4)}
     return checkpoints.save(
         folder, step, weights, {"exp_avg/a": torch.zeros(3, 2)}, {"step": step}, {"variant": "x"}
     )
@@ -246,7 +247,7 @@ def test_a_damaged_state_with_the_right_hash_is_refused(run, name, damaged, mess
     refused(CheckpointError, message, fit, run)
 
 
-def test_another_vocabulary_is_refused(run):
+def test_another_vocabulary_is_refused(run, monkeypatch):
     fit(run)
     vocabulary = run.prep / "vocab.txt"
     tokens = vocabulary.read_text().split("\n")
@@ -254,6 +255,12 @@ def test_another_vocabulary_is_refused(run):
     vocabulary.write_text("\n".join(tokens))
     with pytest.raises(CheckpointError, match="another vocabulary: vocab.txt"):
         loading.load_system(run, run.system("transformer"))
+    # Where the codes differ too, the vocabulary is named.
+    recorded, current = ({"codes.bpe": digest, "vocab.txt": digest} for digest in "12")
+    monkeypatch.setattr(loading, "read_manifest", lambda _: SimpleNamespace(vocabulary=recorded))
+    monkeypatch.setattr(loading, "vocabulary_hashes", lambda _: current)
+    message = "another vocabulary: vocab.txt"
+    refused(CheckpointError, message, loading.check_vocabulary, run.path, run)
 
 
 FULL = OSError(errno.ENOSPC, "No space left on device")  # as the kernel and safetensors say it
@@ -304,6 +311,9 @@ def test_pruning_keeps_the_last_and_the_best(tmp_path):
     checkpoints.prune(system.checkpoints, ["step-00000006", "step-00000007", "step-00000003"])
     assert steps(checkpoints.candidates(system.checkpoints)) == [2, 3, 6, 7]
     assert not list(system.checkpoints.glob(".*"))
+    for step in (100_000_000, 20_000_000):  # in the order of numbers, not of names
+        (system.checkpoints / f"step-{step:08d}").mkdir()
+    assert steps(checkpoints.candidates(system.checkpoints))[-2:] == [20_000_000, 100_000_000]
 
 
 def test_a_checkpoint_that_was_half_removed_does_not_come_back(tmp_path, monkeypatch, stderr):
@@ -322,6 +332,24 @@ def test_a_checkpoint_that_was_half_removed_does_not_come_back(tmp_path, monkeyp
     checkpoints.clean(system.checkpoints)
     assert "left half-removed" in stderr()
     assert [path.name for path in system.checkpoints.iterdir()] == ["step-00000002"]
+
+
+def test_a_checkpoint_that_was_set_aside_gives_way_to_the_one_in_its_place(tmp_path):
+    system = trained(tmp_path, (1,))
+    path = system.checkpoints / "step-00000001"
+    shutil.copytree(path, checkpoints.folders.temporary_name(path, "old"))
+    checkpoints.clean(system.checkpoints)
+    assert list(system.checkpoints.iterdir()) == [path]
+
+
+def test_a_training_begins_anew_after_one_that_was_killed_beside_the_replaced_one(tmp_path):
+    (tmp_path / "a").mkdir()
+    system = trained(tmp_path / "a", (1, 2))
+    system.replaced.checkpoints.mkdir(parents=True)
+    write(system.replaced.checkpoints, 2)
+    saving.begin_anew(system)
+    assert steps(checkpoints.candidates(system.replaced.checkpoints)) == [1, 2]
+    assert not checkpoints.candidates(system.checkpoints)
 
 
 def test_best_and_what_happens_without_it(tmp_path, stderr, monkeypatch):
@@ -379,6 +407,8 @@ def test_the_mean_is_of_checkpoints_that_are_equally_far_apart(
 def test_what_is_current_follows_the_weights_and_reads_none(tmp_path, stderr, monkeypatch):
     assert checkpoints.current(System(tmp_path / "never trained")) == {}
     assert checkpoints.current(trained(tmp_path)) == {}
+    # A run may be passed on without checkpoints.
+    assert not checkpoints.have_changed(trained(tmp_path), {"step-00000001": "0"})
     system = trained(tmp_path, (1, 2, 3), average=2)
     with monkeypatch.context() as patch:
         patch.setattr(checkpoints.files, "sha256", Mock(side_effect=AssertionError))
@@ -429,14 +459,14 @@ def test_weights_are_hashed_once_on_the_way_to_a_model(average, run, monkeypatch
 
 
 def test_averaging_in_float64(tmp_path):
-    values = [1.0, 1e-8, 1.0, 1e-8]
+    values = [1.0, 6e-8, 6e-8, 6e-8]
     paths = [write(tmp_path, step, value) for step, value in enumerate(values)]
     mean = loading.average(paths)
     assert mean["a"].dtype == torch.float32
     assert (
         mean["a"][0, 0].item() == torch.tensor(sum(values) / 4, dtype=torch.float64).float().item()
     )
-    assert mean["b"].tolist() == [0, 1, 2, 3]
+    assert mean["b"].tolist() == [3, 4, 5, 6]  # of the last one
     assert (
         loading.average(paths[:1])["a"].tolist() == checkpoints.load_weights(paths[0])["a"].tolist()
     )
@@ -523,6 +553,10 @@ def test_pruning_beside_damaged_checkpoints_of_later_steps(run, stderr):
         ({("a", 1): {"step-1": "1"}, ("b", None): {"step-2": "2"}}, False),
         ({("a", 1): {"step-1": "1"}, ("b", 1): {"step-2": "2"}}, False),
         ({("a", 1): {"step-1": "1"}}, False),  # those of b cannot be read
+        (
+            {("a", 1): {"step-1": "1"}, ("b", 1): {"step-3": "3"}, ("b", None): {"step-2": "2"}},
+            False,
+        ),
         (
             {("a", 1): {"step-1": "1"}, ("b", 1): {"step-3": "3"}, ("b", None): {"step-3": "3"}},
             True,

@@ -4,12 +4,14 @@ import re
 import unicodedata
 from collections import Counter
 
+import numpy as np
 import pytest
 
+from nmtkit import files
 from nmtkit.errors import ConfigError, DataError
 from nmtkit.prep import stage, steps
 from nmtkit.prep.fingerprint import fingerprint
-from nmtkit.prep.repeats import normalised
+from nmtkit.prep.repeats import compare_hashes, hashes_path, normalised
 from nmtkit.prep.shards import Shard
 from nmtkit.report.provenance import corpus
 from nmtkit.settings import PrepSettings
@@ -62,13 +64,18 @@ def test_counts_are_those_of_a_slow_count(tmp_path, stderr):
         ("A new pair of words.", "Ein neues Paar."),
         ("Ein neues Paar.", "A new pair of words."),
     ]
-    train += [("Said twice", "Zweimal"), ("Twice said", "Zweimal")]
+    train += [("Said twice", "Zweimal"), ("Twice said", "Zweimal"), ("?", "Ein Wort")]
     dev = [
         train[0],
         (train[1][0].upper(), train[1][1]),
         ("A  new-pair of words!", "„Ein neues Paar“"),
     ]
-    dev += [("Ein neues Paar.", "Ein neues Paar."), ("...", "!"), ("Unseen.", "Neu.")]
+    dev += [
+        ("Ein neues Paar.", "Ein neues Paar."),
+        ("...", "!"),
+        ("!", "ein Wort"),
+        ("Unseen.", "Neu."),
+    ]
     news = [("said TWICE", "zweimal", "doppelt"), (train[2][0], "Anders.", train[2][1])]
     news += [(*pair, "Neu.") for pair in pairs(5, 9)]
     run = prepared(tmp_path, train, {"dev": dev, "news": news})
@@ -76,10 +83,10 @@ def test_counts_are_those_of_a_slow_count(tmp_path, stderr):
     expected = slow_repeats(train, {"dev": dev, "news": news})
     assert repeats.model_dump() == expected
     assert expected["identical"] == 2
-    assert expected["overlap"][0] == {"name": "dev", "exact": 1, "normalised": 3}
+    assert expected["overlap"][0] == {"name": "dev", "exact": 1, "normalised": 4}
     said = stderr()
     assert f"duplicates {expected['duplicates']:,}, source = target 2" in said
-    assert "pairs of dev that training has too: 1 exactly, 3 without case and punctuation" in said
+    assert "pairs of dev that training has too: 1 exactly, 4 without case and punctuation" in said
     notes = corpus(run.manifest()).notes
     assert any(
         "pairs of news in the training text before cleaning: 1 exactly, 2 without" in note
@@ -94,6 +101,16 @@ def test_a_row_that_training_has_with_two_references_counts_once(tmp_path, monke
     dev = [(src, tgt, f"Noch einmal {tgt}") for src, tgt in rows]
     repeats = prepared(tmp_path, train, {"dev": rows, "news": dev}).manifest().repeats
     assert [(text.exact, text.normalised) for text in repeats.overlap] == [(20, 20)] * 2
+
+
+def test_each_hash_is_in_one_range(tmp_path):
+    hashes = np.repeat(np.array([0, 2**63 - 1, 2**63, 2**64 - 1], np.uint64), 2)
+    files.write_array(hashes_path(tmp_path, 0), np.stack([hashes, hashes])[:, None])
+    settings = PrepSettings(deduplicate=True)
+    for part in range(2):
+        found, (path,) = compare_hashes(tmp_path, part, "step", 2, 1, (), settings)
+        assert found["duplicates"] == 2
+        assert np.load(path).tolist() == [4 * part + 1, 4 * part + 3]
 
 
 @pytest.mark.parametrize("jobs", [1, 2])

@@ -100,6 +100,7 @@ def test_like_gives_the_ids_of_the_other_run(tmp_path, source, small_shards, std
     rows = [*pairs(100, 9), ("Xylophones eat 🍎.", "Xylophone essen Äpfel.")]
     files = own_files(tmp_path / "new", rows, pairs(30, 11))
     own = {"max_words": 100, "memory": 1.0, "shard_lines": 70}
+    own |= {"max_subwords": 90, "max_ratio": 50.0}
     settings = [f"{key}={value}" for key, value in own.items()]
     run = prepare(tmp_path, files, preset=None, like=source.path, settings=settings)
     said = stderr()
@@ -123,14 +124,13 @@ def test_like_gives_the_ids_of_the_other_run(tmp_path, source, small_shards, std
 
 def test_a_run_like_another_is_up_to_date_until_the_other_changes(tmp_path, source, stderr):
     files = own_files(tmp_path / "new", pairs(50, 9))
-    run = prepare(tmp_path, files, like=source.path)
-    prepare(tmp_path, files, like=source.path)
+    options = {"like": source.path, "settings": ["drop_overlap=exact"]}
+    run = prepare(tmp_path, files, **options)
+    prepare(tmp_path, files, **options)
     assert f"{run.prep} is up to date" in stderr()
     old = own_files(tmp_path, pairs(200, 4))
     prepare(tmp_path, old, "source", SETTINGS, force=True)
-    caught = refused(
-        ConfigError, "prepared differently", prepare, tmp_path, files, like=source.path
-    )
+    caught = refused(ConfigError, "prepared differently", prepare, tmp_path, files, **options)
     assert "source.given.codes.src.bpe" in str(caught.where)
 
 
@@ -199,10 +199,10 @@ def test_codes_of_subword_nmt_give_its_subwords(tmp_path, shared):
 def test_a_vocabulary_of_text_that_is_split_already(tmp_path):
     rows = [("lo@@ w er", "nie@@ der"), ("low", "nieder"), ("er lo@@ w", "der nie@@ der")] * 10
     (tmp_path / "vocab").write_text("er 5\nder 4\nlo@@ 3\nw 2\nnie@@ 1\n", "utf-8")
-    none = ["src_tokenizer=none", "tgt_tokenizer=none", "subwords=none"]
-    run = prepare(tmp_path, own_files(tmp_path, rows), settings=none, vocab=tmp_path / "vocab")
-    assert list(load_vocabularies(run.prep)[0])[4:] == ["er", "der", "lo@@", "w", "nie@@"]
-    assert ids_of(run, "train")[:2] == [([6, 7, 4, 2], [8, 5, 2]), ([3, 2], [3, 2])]
+    values = ["src_tokenizer=none", "tgt_tokenizer=none", "subwords=none", "min_frequency=2"]
+    run = prepare(tmp_path, own_files(tmp_path, rows), settings=values, vocab=tmp_path / "vocab")
+    assert list(load_vocabularies(run.prep)[0])[4:] == ["er", "der", "lo@@", "w"]
+    assert ids_of(run, "train")[:2] == [([6, 7, 4, 2], [3, 5, 2]), ([3, 2], [3, 2])]
 
 
 def spoil(path):
@@ -217,6 +217,7 @@ WRONG = [
         'prep.tgt_tokenizer is "none", but "auto" in the text model',
     ),
     ({"tgt": "fr"}, "is en-de, and this corpus is en-fr"),
+    ({"src": "de", "tgt": "en"}, "is en-de, and this corpus is de-en"),
     ({"codes": "x.codes"}, "--codes and --like exclude each other"),
     ({"like": "gone"}, "no such folder"),
 ]
@@ -270,6 +271,7 @@ def test_a_damaged_manifest_of_the_other_run_is_refused(tmp_path, source, values
 
 FILES = {
     "codes": "#version: 0.2\nt h\nth e</w>\n",
+    "one": "#version: 0.2\nt h\n",
     "empty": "#version: 0.2\n",
     "bad": "#version: 0.2\nt h\nthe\n",
     "vocab": "the 3\nth@@ 2\n",
@@ -287,10 +289,11 @@ WRONG_FILES = [
     ({"codes": "gone"}, "no such file: gone"),
     ({"codes": "codes", "vocab": "no-counts"}, "not a subword vocabulary"),
     ({"codes": "codes", "vocab": "long-count"}, "not a subword vocabulary"),
-    ({"codes": "codes", "settings": ["merges=9"]}, "prep.merges is 9, but 2 in the text model"),
+    ({"codes": "codes,one", "settings": ["merges=9"]}, "prep.merges is 9, but 2 in the text model"),
+    ({"vocab": "vocab", "settings": ["joint_vocab=false"]}, "is false, but true in the text model"),
     (
         {"codes": "codes,codes", "settings": ["joint_vocab=true"]},
-        "prep.joint_vocab is true, but false in the text model",
+        "is true, but false in the text model",
     ),
 ]
 

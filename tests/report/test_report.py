@@ -164,6 +164,8 @@ def test_cost_of_training_and_decoding(reported):
     for change in ({"facts": {**facts, "baseline": "own"}}, {"facts": facts, "made_from": stale}):
         reported.finding("cost", "cost", **change, **kept)
         assert own()[1] == []
+    (reported.run.path / "systems/own/metrics.jsonl").unlink()
+    assert own()[0]["updates"] is None
 
 
 @pytest.mark.parametrize(
@@ -475,8 +477,11 @@ def test_a_score_that_is_no_number_is_left_out(reported, cell):
 
 
 def test_a_p_of_nought_is_below_what_can_be_shown(reported):
-    result = read_contents(reported.run).scores["test"].model_copy(update={"test": "sign"})
+    result = read_contents(reported.run).scores["test"]
     own = next(system for system in result.systems if system.tests)
+    own.tests[result.test]["bleu"] = Comparison(0.0, "")  # of 20 resamples
+    assert comparison.verdicts(result)[0].endswith("p < 0.050.")
+    result = result.model_copy(update={"test": "sign"})
     own.tests["sign"]["bleu"] = Comparison(1e-9, "")
     assert not result.tests["sign"].finest
     assert comparison.verdicts(result)[0].endswith("p < 0.001.")
@@ -623,6 +628,8 @@ def test_seeds_are_put_together(tmp_path):
     group.against["bleu"] = replace(against, p=2e-4, p_holm=2e-4)
     assert comparison.verdicts(result)[0].endswith(" p < 0.001 (Holm <0.001).")
     assert comparison.tables(contents, "test")[0].cells()[1].count("<0.001") == 2
+    group.against["bleu"] = replace(against, p=0.04, p_holm=0.08)
+    assert comparison.verdicts(result)[0].startswith("b (2 seeds) is not clearly different from a")
     group.against["bleu"] = against
     tables = comparison.tables(contents, "test")
     assert [table.name for table in tables] == ["seeds", "comparison", "cost"]

@@ -3,6 +3,7 @@ difference.
 """
 
 import csv
+import dataclasses
 import io
 import json
 import os
@@ -19,9 +20,11 @@ from nmtkit.errors import ConfigError
 from nmtkit.records import load
 from nmtkit.report.commands import score_command
 from nmtkit.score import metrics, seeds
+from nmtkit.score.notes import seed_notes
 from nmtkit.score.resampling import Draws
+from nmtkit.score.result_tables import seeds_table
 from nmtkit.score.significance import compare, difference, holm
-from nmtkit.score.stored_scores import Scores
+from nmtkit.score.stored_scores import Scores, SeedPair
 from nmtkit.toml import write_toml
 from tests.benchmarks.seed_tests import mean_score, shares
 from tests.refused import refused
@@ -268,22 +271,26 @@ def test_seeds_are_one_row_and_significance_is_said_honestly(seeded, stdout):
     p_values = [f"{against[key]:.3f}" for key in ("p", "p_holm")]
     assert row.split()[8:12] == [str(significant), "2", *p_values]
     assert "a test within one seed does not account for the seed" in out
-    assert "new: new (seed 1), new-2 (seed 2), new-9 (seed 9)" in out
+    assert "compare a p only" not in out  # nor the table of single systems
+    assert "new: new (seed 1), new-2 (seed 2), new-9 (seed 9)" in out and "other: " not in out
     rows = list(csv.DictReader(io.StringIO(read(seeded.run, "test", "seeds.csv"))))
     assert [row["system"] for row in rows] == ["base", "new", "other"]
     assert float(rows[1]["bleu_half_range"]) == spread["half_range"]
     cells = [float(rows[1][key]) for key in ("delta", "delta_low", "delta_high")]
     assert cells == [against["difference"], against["low"], against["high"]]
-    assert rows[2]["bleu_deviation"] == ""
+    assert rows[2]["bleu_half_range"] == rows[2]["bleu_deviation"] == ""
+    result = load(Scores, seeded.run.path / "score/test/scores.json")
+    result.seeds.groups[2].against["bleu"].pairs[0] = SeedPair(1, "other", "base", -1, False, 0.01)
+    assert seeds_table(result).as_json()["rows"][2]["better"] == 0
 
 
 def test_too_few_resamples_for_so_many_comparisons_are_said(seeded, stdout):
-    for resamples, said in ((80, False), (70, True)):  # 2 comparisons, p at least 2/(N+1)
+    for resamples, said in ((80, False), (79, True)):  # 2 comparisons, p at least 2/(N+1)
         seeded.score(resamples=resamples, group_by="seed")
-        words = "with 70 resamples no p (Holm) can be below 0.056"
+        words = "with 79 resamples no p (Holm) can be below 0.05"
         out = stdout()
         assert "corrected for 2 comparisons with a p" in out
-        assert (f"{words}; use --resamples 840" in out) == said
+        assert (f"{words}; use --resamples 790" in out) == said
     # Two seeds of two systems do not tell the error of the third system's seed.
     seeded.score(group_by="seed", systems=["base", "base-2", "new", "new-2", "other"])
     assert "corrected for 1 comparison with a p" in stdout()
@@ -396,9 +403,14 @@ def test_no_two_seeds_and_unknown_groupings(fake, stdout):
     fake.add("ensemble-a", 0.1, trained=False)
     fake.add("ensemble-b", 0.2, trained=False)
     fake.score(group_by="seed", against="ensemble-b")
-    assert "no system has several seeds, so every row is one system" in stdout()
-    groups = result_of(fake.run)["seeds"]["groups"]
-    assert [group["against"]["bleu"]["pairs"] for group in groups[:2]] == [[], []]
+    out = stdout()
+    assert "no system has several seeds, so every row is one system" in out
+    assert "(--group-by name groups by name alone)" in out and "occurs twice" not in out
+    result = load(Scores, fake.run.path / "score/test/scores.json")
+    assert [group.against["bleu"].pairs for group in result.seeds.groups[:2]] == [[], []]
+    assert seeds_table(result).as_json()["rows"][0]["pairs"] is None
+    by_name = dataclasses.replace(result.seeds, grouping="name")
+    assert not any("--group-by" in note for note in seed_notes(result, by_name))
     assert not (fake.run.path / "score/test/seeds.csv").exists()
     error = refused(
         ConfigError, "cannot group systems by 'variant'", fake.score, group_by="variant"

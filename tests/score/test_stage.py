@@ -23,15 +23,17 @@ from nmtkit.errors import ConfigError, DataError
 from nmtkit.files import write_json
 from nmtkit.owned_files import SCORES
 from nmtkit.prep.stage import prep
+from nmtkit.records import load
 from nmtkit.run import Run
 from nmtkit.score import plain_files
-from nmtkit.score.budgets import unequal
+from nmtkit.score.budgets import NOT_COMPARED, unequal
 from nmtkit.score.metrics import METRICS, TOKENIZERS
+from nmtkit.score.notes import main_notes
 from nmtkit.score.options import ScoreOptions
 from nmtkit.score.resampling import FEW
 from nmtkit.score.significance import FEW_DIFFERENT, TESTS
 from nmtkit.score.stage import score, score_files
-from nmtkit.score.stored_scores import Budget, SeedGroup
+from nmtkit.score.stored_scores import Budget, Scores, SeedGroup
 from nmtkit.score.translations import FORCED, unlike_searches
 from nmtkit.text.side import TextSide
 from tests.manifests import edit, read_json, write_best
@@ -109,7 +111,10 @@ def test_one_system_has_nothing_to_compare_with_and_its_empty_lines_are_shown(fa
     fake.score()
     out = capsys.readouterr().out
     assert "nothing to compare with" in out
-    assert "empty hypotheses: only 2" in out and "Δ" not in out
+    assert "empty hypotheses: only 2" in out and "Δ" not in out and "empty references" not in out
+    result = load(Scores, fake.run.path / "score/test/scores.json")
+    notes = main_notes(result.model_copy(update={"empty_references": 3}))
+    assert "empty references: 3" in notes
 
 
 def test_up_to_date_is_said_and_not_repeated_but_still_printed(
@@ -278,6 +283,8 @@ def test_baseline_and_choice_of_systems_and_sets(fake_run, stdout):
     fake.score(set_names=["two", "dev"], output_format="csv")
     rows = list(csv.DictReader(io.StringIO(stdout())))
     assert [row["p"] != "" for row in rows] == [False, False, True, True]
+    columns = list(rows[0])  # in the order of the widest table
+    assert columns.index("p") < columns.index("chrf")
     long = [" ".join(["x"] * 501), *fake.lines["dev"][1:]]
     write(fake.run.path / "systems/zeta/translate/dev/hyp.txt", long)  # the wider table has no TER
     fake.score(set_names=["two", "dev"], output_format="csv")
@@ -530,7 +537,8 @@ def test_unequal_trainings_are_under_every_table_and_in_the_scores(fake_run):
     budgets = result_of(fake.run)["made_from"]["budgets"]
     trained = {"updates": 40, "tokens": 20400, "preset": "base", "corpus": "another"}
     trained |= {"init_from": ""}
-    assert budgets["b-2"].pop("settings")["train.label_smoothing"] == 0.1
+    settings = budgets["b-2"].pop("settings")
+    assert settings["train.label_smoothing"] == 0.1 and not settings.keys() & NOT_COMPARED
     assert budgets["b-2"] == trained
     for stem in ("table", "significance", "seeds", "lengths"):
         assert said in read(fake.run, "test", f"{stem}.md"), stem
@@ -541,6 +549,7 @@ def test_unequal_trainings_are_under_every_table_and_in_the_scores(fake_run):
     for name in ("b-1", "b-2"):  # a signal stopped it between two lines of the log
         (fake.run.system(name).checkpoints / "step-00000046").mkdir(parents=True)
     assert remarks() == [f"The systems were not trained alike: {updates}".replace("40", "46")]
+    assert result_of(fake.run)["made_from"]["budgets"]["b-1"]["tokens"] is None  # of 46 updates
 
 
 RATES = [("a", 1.0), ("b", 1.0), ("c", 0.5)]
@@ -552,6 +561,7 @@ def test_of_many_systems_the_budgets_are_summed_up():
         "The systems were not trained alike: updates (from 1 (a-1) to 7 (a-7)); preparations of the"
         " corpus (x of 4 systems, y of 3 systems)."
     ]
+    assert unequal({"a": Budget(100, None, ""), "b": Budget(101, None, "")})
     del made["a-7"]
     listed = ", ".join(f"a-{i} {i}" for i in range(1, 7)), ", a-6 y)"
     assert all(text in unequal(made)[0] for text in listed)
@@ -628,6 +638,7 @@ def test_of_many_comparisons_by_length_the_lucky_ones_are_said_where_there_are_s
         assert (f"{FEW}  " in lines) == (not some)
         note = next(line for line in lines if "inside the group, paired" in line)
         assert ("about 0.2 of 2 such p" in note) == ("by chance" in note) == some
+    assert "by chance" not in read(fake.run, "test", "table.md")  # of one p
     fake.add("c", 0.3)
     fake.score()
     for table, chance in (("table", "0.2 of 2"), ("significance", "1.2 of 12")):
@@ -812,6 +823,7 @@ def test_every_test_is_shown_under_its_name(fake_run, stdout):
     for test in TESTS:
         assert float(rows[0][f"p_{test}"]) == result["systems"][1]["tests"][test]["bleu"]["p"]
         assert f"{TESTS[test].header}: {TESTS[test].name}" in out
+    assert "ties)" not in out  # each system has numbers of its own
     shown = [line.split() for line in out.splitlines() if line.startswith(("better ", "same "))]
     assert [line[:2] for line in shown[2:]] == [["better", "BLEU"], ["same", "BLEU"]]
     # Equal outputs: Koehn's p is 1. sacreBLEU's tests, whose p would be as small as it can be, have
@@ -824,8 +836,9 @@ def test_every_test_is_shown_under_its_name(fake_run, stdout):
     main = dict(zip(*csv.reader([header, better]), strict=True))
     assert float(main["p"]) == result["systems"][1]["tests"]["sign"]["bleu"]["p"]
     assert "Collins" in read(fake.run, "test", "table.md")
-    fake.score(test="sacrebleu_bootstrap")
-    assert FEW_DIFFERENT in read(fake.run, "test", "table.md")
+    fake.score(test="sacrebleu_bootstrap", by_length=True)
+    for stem in ("table", "lengths"):
+        assert FEW_DIFFERENT in read(fake.run, "test", f"{stem}.md")
 
 
 def test_equal_scores_of_different_outputs_have_no_p(fake_run):

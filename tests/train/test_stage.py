@@ -2,8 +2,11 @@
 endings, what is written.
 """
 
+import os
 import signal
 from functools import partial
+from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -26,25 +29,27 @@ from nmtkit.models.properties import NOT_CAUSAL
 from nmtkit.models.variants import build_model, common_width
 from nmtkit.nn import hardware
 from nmtkit.presets import preset_names
+from nmtkit.records import SystemRecord
 from nmtkit.run import Run
 from nmtkit.score.metrics import bleu
 from nmtkit.settings import TrainSettings
 from nmtkit.text.side import TextSide
 from nmtkit.text.vocabulary import Vocabulary
-from nmtkit.train import loop, validation
-from nmtkit.train.best import is_better
+from nmtkit.train import loop, saving, validation
+from nmtkit.train.best import after_validation, is_better
 from nmtkit.train.gradients import Gradients
 from nmtkit.train.options import TrainOptions
 from nmtkit.train.plan import make_plan
 from nmtkit.train.ranks import Ranks
+from nmtkit.train.schedule import Plateau
 from nmtkit.train.stage import train
-from nmtkit.train.state import Best
-from nmtkit.train.stop import Stop
+from nmtkit.train.state import Best, TrainState, Window
+from nmtkit.train.stop import Abandoned, Stop
 from nmtkit.train.validation import DEV_SEARCH, Validation, Validator, dev_search
 from nmtkit.translate import systems
 from nmtkit.translate.beam import search
 from nmtkit.translate.translator import Translator
-from tests.manifests import read_json
+from tests.manifests import edit, read_json
 from tests.refused import refused
 from tests.stored import pair_writer
 from tests.toy_recurrent import ToyRecurrent
@@ -421,6 +426,30 @@ def test_other_settings_are_fine_as_long_as_nothing_is_saved(run):
     assert system.read_config().variant == VARIANT
 
 
+def test_a_record_keeps_the_place_of_a_system_and_the_time_of_its_last_checkpoint(tmp_path):
+    run = Run(tmp_path)
+    first, second, third = map(run.system, "abc")
+    for system, made in ((first, 7), (second, 2**62)):
+        files.write_text(system.config, 'variant = "x"\n')
+        os.utime(system.config, ns=(made, made))
+    saving.write_record(first, run, anew=True, parameters=3)  # of an earlier version, without one
+    assert first.read_record() == SystemRecord(made=7, trained=None, parameters=3)
+    saving.write_record(third, run, anew=True, parameters=3)
+    assert third.made == 2**62 + 1  # the last one, also if a clock has been put back
+    SystemRecord(made=7, trained=9, parameters=3).write(first.record)
+    for anew, trained in ((False, 9), (True, None)):
+        saving.write_record(first, run, anew=anew, parameters=3)
+        assert first.read_record().trained == trained
+
+
+@pytest.mark.parametrize("best_by", ["dev_bleu", "dev_loss"])
+def test_the_best_checkpoint_is_noted_with_the_measure_that_chose_it(tmp_path, best_by):
+    system = Run(tmp_path).system("a")
+    state = TrainState(best=Best(2, 2.0, 30.0))
+    saving.write_best(system, state, TrainSettings(best_by=best_by))
+    assert read_json(system.path / "best.json")["metric"] == best_by
+
+
 def test_a_system_killed_before_its_first_checkpoint_keeps_its_settings(run, monkeypatch):
     monkeypatch.setattr(loop.Trainer, "run", lambda self: None)
     go(run, "train.lr=0.5", name="mine", variant="enc-dc", preset="tiny")
@@ -750,10 +779,16 @@ def test_earlier_sentences_that_validation_leaves_out_are_not_searched(run, on_d
         for source in (words * 9, *[words] * 5):
             add(vocabulary.encode(source), vocabulary.encode(words))
     files.write_text(documents_file(run.prep, "dev"), "0\n4\n")
-    validator, _ = on_dev(drawn_model("han", **JOINT))
+    model = drawn_model("han", **JOINT)
+    validator, _ = on_dev(model)
     validator._most = len(words) * 5
     ids = validator._translate([3], Stop())
     assert [len(ids[row]) > 1 for row in range(4)] == [False, False, False, True]
+    # The loss is the mean over the tokens of the sentences that are read.
+    rows, autocast = np.array([3, 4, 5]), {"device_type": "cpu", "enabled": False}
+    store = Store(run.prep / "dev")
+    total = validation.batch_loss(model, store, autocast, rows)
+    assert validator._loss(Stop()) == pytest.approx(total / store.tgt_lengths[rows].sum())
 
 
 def test_init_from_a_system_whose_layers_share_parameters(run, stderr):
@@ -767,14 +802,14 @@ def test_init_from_a_system_whose_layers_share_parameters(run, stderr):
     said = stderr()
     theirs, own = (checkpoints.load_weights(last(run, name)) for name in ("shared", "apart"))
     assert len(own) > len(theirs) and f"{len(own)} of {len(own)} tensors" in said
-    assert "not in the checkpoint" not in said and "only in the checkpoint" not in said
+    assert "checkpoint: " not in said
     for name, tensor in own.items():
         same = name.replace("coder.2.", "coder.1.").replace("coder.3.", "coder.0.")
         assert torch.allclose(tensor, theirs[same], atol=1e-8), name
     again = ("model.distinct_layers=2", "model.share=sequence", "train.max_steps=1")
     go(run, *deep, *again, name="sequence", init_from="apart")
     said = stderr()
-    assert "only in the checkpoint: decoder.1." in said and "not in the checkpoint" not in said
+    assert "only in the checkpoint: decoder.1." in said and "not in the" not in said
     for name, tensor in checkpoints.load_weights(last(run, "sequence")).items():
         assert torch.allclose(tensor, own[name], atol=1e-8), name
 
@@ -812,6 +847,7 @@ def test_init_from_what_gives_little_is_a_warning(run, stderr):
         ((1.5, 29.0), (2.0, 30.0), "dev_loss", True),
         # Decoding may have failed once.
         ((1.5, None), (2.0, 30.0), "dev_bleu", False),
+        ((1.5, None), (2.0, 0.0), "dev_bleu", False),
         ((2.5, 40.0), (2.0, None), "dev_bleu", True),
         ((1.5, None), (2.0, None), "dev_bleu", True),
         ((1.5, None), (2.0, 30.0), "dev_loss", True),
@@ -821,6 +857,22 @@ def test_which_is_better(new, best, by, better):
     loss, bleu = new
     validated = Validation(loss, bleu, None, 0, 0, [])
     assert is_better(validated, best and Best(1, *best), by) == better
+
+
+@pytest.mark.parametrize(("kind", "loss"), [("dev_loss", 1.5), ("train_loss", 3.0)])
+def test_what_a_validation_changes(kind, loss):
+    values = {"schedule": "plateau", "plateau_on": kind, "validate_every": 2, "dev_bleu": False}
+    update = partial(after_validation, settings=TrainSettings(**values), reporter=MagicMock())
+    state = TrainState(step=4, best=Best(2, 2.0, 30.0, "a"), loss=Window(smoothed=9.0, tokens=3))
+    measured = Validation(1.5, None, None, 0, 0, [], "a")
+    assert measured.comparable(Best(2, 2.0, 30.0))  # of an earlier version
+    assert update(measured, state)  # BLEU decides no more
+    assert (state.plateau, state.loss, state.validated) == (Plateau(best=loss), Window(), 4)
+    # An extra validation, on another development set.
+    state.step, state.since_best, state.plateau.factor = 5, 2, 0.5
+    assert update(Validation(9.0, None, None, 0, 0, [], "b"), state)
+    assert state.since_best == 0
+    assert state.plateau == Plateau(0.5, None if kind == "dev_loss" else loss)
 
 
 def test_dev_loss_is_the_mean_over_all_target_tokens(run):
@@ -836,7 +888,15 @@ def test_dev_loss_is_the_mean_over_all_target_tokens(run):
     assert line["dev_loss"] == pytest.approx(total / store.tgt_lengths.sum(), rel=1e-5)
 
 
-def test_samples_and_dev_sentences(run, monkeypatch, stderr):
+def test_a_signal_counts_more_than_a_set_that_cannot_be_decoded(on_dev):
+    validator, _ = on_dev(drawn_model("transformer"))
+    of_ranks = [(validation.Undecodable("of one"), []), (Abandoned("of another"), [])]
+    validator._ranks = SimpleNamespace(share=list, gather_values=lambda _: of_ranks, world=2)
+    with pytest.raises(Abandoned):
+        validator._shared([], len, Stop())
+
+
+def test_samples_and_dev_sentences(run, on_dev, monkeypatch, stderr):
     sizes = []
     original = validation.metrics.bleu
 
@@ -851,6 +911,29 @@ def test_samples_and_dev_sentences(run, monkeypatch, stderr):
     assert (
         said.count("  source ") == said.count("  reference ") == said.count("  translation ") == 2
     )
+    lines = list(files.text_lines(run.source("dev")))
+    assert lines[2] in said and lines[3] in said  # spread evenly over six
+    edit(run.prep / "manifest.json", '"tgt_tokenizer": "auto"', '"tgt_tokenizer": "none"')
+    on_dev(drawn_model("transformer"), samples=2)[0].validate(Stop())
+    assert sizes[1:] == [(6, [6], "de", True)]
+    no_bleu = {"dev_bleu": False, "samples": 2, "dev_sentences": 4}
+    measured = on_dev(drawn_model("transformer"), **no_bleu)[0].validate(Stop())
+    assert measured.bleu is None and len(measured.samples) == 2
+    for longest, most in ((1000, 1024), (2000, 2001)):  # </s> included
+        manifest = read_json(run.prep / "manifest.json")
+        manifest["settings"]["max_subwords"] = longest
+        files.write_json(run.prep / "manifest.json", manifest)
+        assert on_dev(drawn_model("transformer"))[0]._most == most
+
+
+def test_a_longer_limit_of_translations_makes_another_development_set(run):
+    store = Store(run.prep / "dev")
+    assert dev_search(store) == DEV_SEARCH
+    store.tgt_lengths = 3 * store.src_lengths
+    limit = dev_search(store).max_length_a
+    assert limit == pytest.approx(3.6)
+    hashes = [validation._dev_set_hash({}, "dev", 0, a) for a in (1.2, 1.5, limit)]
+    assert hashes[0] == hashes[1] != hashes[2]
 
 
 def test_more_samples_than_sentences(run, stderr):

@@ -1,5 +1,6 @@
 """train.subword_dropout: other subwords of the same words in each epoch, resumable bit for bit."""
 
+import itertools
 import math
 from collections import Counter
 from random import Random
@@ -85,6 +86,11 @@ def test_an_epoch_has_the_same_words_and_depends_on_nothing_but_seed_and_number(
         assert new.count(UNK) == old.count(UNK)
         changed += new != old
     assert changed > 0.9 * len(first)
+    types = pairs._words.types
+    assert all(ids == [EOS] for _, _, ids in types if EOS in ids)
+    for side, text, ids in types:
+        pieces = [vocabularies[side][i] for i in ids]
+        assert not text or splitters[side].segment([text]) == pieces
     lengths = np.array([len(ids) for ids in first])
     for side, found in enumerate(pairs.shard_lengths(0)):
         assert found.tolist() == lengths[side::2].tolist()
@@ -98,6 +104,19 @@ def test_an_epoch_has_the_same_words_and_depends_on_nothing_but_seed_and_number(
     other.begin(1, 0, [0])
     assert sentences(other) == second
     assert sentences(pairs_of(run, seed=2)) != first
+
+
+def test_every_epoch_window_and_seed_has_other_segmentations_in_other_places(run_of, monkeypatch):
+    texts = []
+    monkeypatch.setattr(resegmented, "Random", lambda text: texts.append(text) or Random(3))
+    pairs = pairs_of(run_of("bpe"))
+    drawn = [sentences(pairs)]
+    for epoch, window in ((1, 0), (0, 1)):
+        pairs.begin(epoch, window, [0])
+        drawn.append(sentences(pairs))
+    drawn.append(sentences(pairs_of(run_of("bpe"), seed=2)))
+    assert len(set(texts)) == 4
+    assert all(a != b for a, b in itertools.combinations(drawn, 2))
 
 
 def test_strength_0_is_the_prepared_text_and_strength_1_characters(run_of):

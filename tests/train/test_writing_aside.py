@@ -1,5 +1,6 @@
 """Checkpoints are written while the training goes on: the same files as if it had waited."""
 
+import errno
 import os
 import signal
 import subprocess
@@ -10,9 +11,10 @@ import pytest
 
 from nmtkit.errors import EnvironmentProblem, TrainingDiverged
 from nmtkit.models import checkpoints
-from nmtkit.train import loop
+from nmtkit.train import loop, saving
 from tests import ROOT
 from tests.faults.trainings import fail
+from tests.refused import refused
 from tests.train.tiny import make_run, options, saved, trainer
 
 SETTINGS = options(
@@ -143,3 +145,19 @@ def test_a_kill_during_a_write_leaves_the_checkpoint_before(run, tmp_path):
     assert names == ["step-00000002"]
     go(run)
     assert tensors(run) == tensors(whole)
+
+
+@pytest.mark.parametrize(
+    ("number", "pauses"), [(errno.ENOSPC, [0]), (errno.EIO, [0, 2, 4, 8, 16, 30])]
+)
+def test_a_full_disk_gets_one_more_attempt_and_another_failure_a_minute(
+    monkeypatch, number, pauses
+):
+    slept = []
+    monkeypatch.setattr(saving.time, "sleep", slept.append)
+
+    def write():
+        raise EnvironmentProblem("cannot be written") from OSError(number, "")
+
+    refused(EnvironmentProblem, "cannot be written", saving.retried, write, list)
+    assert slept == pauses

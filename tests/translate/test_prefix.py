@@ -42,6 +42,14 @@ def test_the_search_with_prefixes_is_the_slow_search(seed, vocabulary, lengths, 
         assert all(h.ids[: len(prefix)] == list(prefix) for h in of_sentence)
 
 
+def test_a_sentence_keeps_its_prefix_when_others_have_left():
+    prefix = (5, 6, 7, 8, 9, 10, 11, 12, 13, 14)  # longer than the host of a GPU waits
+    demands = [Demand((0,)), Demand((1,)), Demand((2,), prefix)]
+    batch = batch_of(sources(3, 20, [1, 1, 18]))
+    *_, (found,) = decode([recurrent(3, 20)], batch, options(1, a=1, b=1), demands)
+    assert found.ids[:10] == list(prefix)
+
+
 def asked(*prefixes, first=0):
     return [LineDemand(first + i, prefix) for i, prefix in enumerate(prefixes)]
 

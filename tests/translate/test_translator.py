@@ -830,7 +830,7 @@ def test_what_is_said_of_documents(tmp_path):
 @pytest.mark.parametrize(
     ("text", "docs", "printed", "warning"),
     [
-        ("<d>\na b\nc\n", "marker", "<d>\n\na b\n", ""),
+        (" <d>\na b\nc\n", "marker", "<d>\n\na b\n", ""),
         ("a b\nc\n", "marker", "\na b\n", "no line was <d>"),
         ("a\n\nb\nc\n", "blank", "\n\n\nb\n", ""),
         ("<d>\na\n", "blank", "\n<unk>\n", "were translated as sentences"),
