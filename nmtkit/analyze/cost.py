@@ -188,8 +188,8 @@ def notes(result: Costs) -> list[str]:
     speed = result.speeds[facts.baseline]
     how = (
         "target tokens/s; training: median of metrics.jsonl, of a processor second on a CPU; "
-        f"decoding: logged for {facts.set}; no interval, and no time × of another processor or "
-        "number type (--measure takes the systems in turn)"
+        f"decoding: logged for {facts.set}; no interval, and no time × of another processor, "
+        "number type or search (--measure takes the systems in turn)"
     )
     if speed.rounds:
         how = (

@@ -33,7 +33,7 @@ from nmtkit.models.variants import common_width
 from nmtkit.nn import hardware
 from nmtkit.nn.linear import rounds
 from nmtkit.run import System
-from nmtkit.score.translations import described
+from nmtkit.score.translations import NOT_THE_SEARCH, described
 from nmtkit.tables.table import Estimate
 from nmtkit.text.vocabulary import EOS
 from nmtkit.train.gradients import Gradients, Share, autocast_arguments
@@ -302,26 +302,29 @@ def processor_of(hardware: Mapping[str, object]) -> tuple[object, object]:
 
 def logged_speeds(study: Study) -> dict[str, Timing]:
     """Return the speeds that training and translation logged: system -> timing without interval,
-    and without a ratio to a baseline of another processor or number type.
+    and without a ratio to a baseline of another processor, number type, or search.
     """
     logs = {name: logged(study.run.system(name), study.set_name) for name in study.systems}
-    base, base_processors = logs[study.systems[0]]
+    base, of_base = logs[study.systems[0]]
     timings = {}
-    for name, (speeds, processors) in logs.items():
-        trained, translated = map(operator.eq, processors, base_processors)
+    for name, (speeds, conditions) in logs.items():
+        trained, translated = map(operator.eq, conditions, of_base)
         train_ratio = Estimate(relative(base[0], speeds[0]) if trained else None)
         decode_ratio = Estimate(relative(base[2], speeds[2]) if translated else None)
         timings[name] = Timing(*speeds, train_ratio, decode_ratio)
     return timings
 
 
-def logged(system: System, set_name: str) -> tuple[Speeds, list[tuple[object, object]]]:
-    """Return the logged speeds of a system, and the processors (`processor_of`) of its training and
-    of its translation.
+def logged(system: System, set_name: str) -> tuple[Speeds, list[tuple[object, ...]]]:
+    """Return the logged speeds of a system, and under which conditions it was trained and its
+    translation was made: processors (`processor_of`), worker processes and search.
 
     Raises: DataError for a damaged metrics.jsonl or meta.json.
     """
     hardware, translation = system.read_config().hardware, described(system.translation(set_name))
     tokens, updates = read(system.metrics).speed(hardware.get("device") == "cpu")
     speed = translation.speed.tokens_per_second if translation.speed else None
-    return (tokens, updates, speed), [processor_of(hardware), processor_of(translation.hardware)]
+    settings = translation.settings
+    search = {key: settings[key] for key in settings.keys() - NOT_THE_SEARCH}
+    searched = *processor_of(translation.hardware), translation.hardware.get("jobs"), search
+    return (tokens, updates, speed), [processor_of(hardware), searched]

@@ -226,7 +226,7 @@ def test_logged_costs_of_a_cpu_are_of_processor_time(two, device, speed):
     assert own["train_time_ratio"]["value"] == pytest.approx(50.0 / speed)
 
 
-def test_logged_times_of_other_machines_have_no_ratio(two):
+def test_logged_times_of_other_machines_and_searches_have_no_ratio(two):
     """Another processor trained the second system; both translated with one."""
 
     def ratios(**hardware):
@@ -242,6 +242,12 @@ def test_logged_times_of_other_machines_have_no_ratio(two):
     assert train and decode
     assert ratios(name="two", precision="float32") == (None, decode)
     assert ratios(name="one", precision="bfloat16") == (None, decode)
+    meta = two.run.system("own").translation("test") / "meta.json"
+    for key, value in (("settings", {"beam": 1}), ("hardware", {"jobs": 2})):
+        text = meta.read_text("utf-8")
+        write_json(meta, read_json(meta) | {key: value})
+        assert ratios(name="one", precision="float32") == (train, None)
+        meta.write_text(text, "utf-8")
 
 
 def test_cost_of_a_document_model_counts_its_contexts(analysed, decoded):
