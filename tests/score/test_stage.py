@@ -1032,6 +1032,14 @@ def test_what_makes_translations_unlike_stands_under_the_table(fake):
     assert result_of(fake.run)["remarks"] == texts[1:]
 
 
+def test_scores_of_the_development_set_say_that_checkpoints_were_chosen_on_it(fake_run):
+    fake = fake_run(sets=("dev",))
+    fake.add("base", 0.2)
+    fake.score(set_names=["dev"])
+    text = "dev is the development set, on which checkpoints were chosen"
+    assert result_of(fake.run, "dev")["remarks"] == [text]
+
+
 def test_an_ensemble_is_searched_again_by_a_command_of_its_own(searched):
     folders = {
         "a": searched("a", [("a", 1)]),
