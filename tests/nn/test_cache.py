@@ -115,6 +115,16 @@ def test_several_positions_at_once():
         histories.select(index)
 
 
+def test_many_positions_after_few_that_are_still_seen():
+    """To remove what no row sees would not make room for them."""
+    cache, histories, both = Cache(), Histories(2), torch.tensor([0, 0])
+    for _ in range(20):
+        step(cache, histories, rows=2, sentences=1, steps=1)
+        cache = select_rows(cache, Continued(both))
+        histories.select(both)
+    step(cache, histories, rows=2, sentences=1, steps=25)
+
+
 def test_reordering_hypotheses_moves_no_keys():
     cache, histories = Cache(), Histories(6)
     step(cache, histories, 6, 2, 1)
