@@ -13,6 +13,7 @@ import time
 import tomllib
 from pathlib import Path
 
+import numpy as np
 import pytest
 from typer.main import get_command
 
@@ -26,6 +27,7 @@ from nmtkit.errors import ConfigError, DataError, EnvironmentProblem
 from nmtkit.files import sha256
 from nmtkit.locks import locked
 from nmtkit.prep import request, steps
+from nmtkit.prep.encode import subword_counts
 from nmtkit.prep.file_values import file_list
 from nmtkit.prep.fingerprint import fingerprint
 from nmtkit.prep.options import PrepOptions
@@ -34,6 +36,7 @@ from nmtkit.run import Run
 from nmtkit.settings import PrepSettings
 from nmtkit.text.side import TextSide
 from nmtkit.text.tokenizer import SIDES
+from nmtkit.text.vocabulary import EOS, UNK
 from nmtkit.train.options import TrainOptions
 from nmtkit.train.plan import make_plan
 from tests.manifests import read_json
@@ -911,3 +914,9 @@ def test_every_registered_name_makes_its_own_run(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     assert table.find("demo").name == "demo"
     assert prep("demo", size=50, jobs=1).path == Path("runs/demo")
+
+
+def test_an_unknown_subword_counts_where_it_stands():
+    ids = np.array([*(UNK, EOS), *(5, EOS), *(4, EOS), *(UNK, UNK, EOS)])
+    counts = {"src_tokens": 2, "tgt_tokens": 3, "src_unknown": 1, "tgt_unknown": 2}
+    assert subword_counts(ids, np.array([2, 2, 2, 3])) == counts
