@@ -9,7 +9,7 @@ import torch
 from nmtkit.nn.capture import capture, capturing, record
 from nmtkit.nn.dropout import Dropout, dropout, seed_dropout
 from nmtkit.nn.embeddings import Embedder, Embedding, OutputLayer, sinusoids
-from nmtkit.nn.sublayer import Residual
+from nmtkit.nn.sublayer import FeedForward, Residual
 from tests.models.slow import position
 
 
@@ -104,3 +104,10 @@ def test_captures_do_not_leak_and_do_not_nest():
     with pytest.raises(KeyError), capture():
         raise KeyError
     assert not capturing()
+
+
+def test_a_feed_forward_layer_drops_hidden_units_in_training_alone():
+    layer, x = FeedForward(4, 64, 0.5), torch.ones(1, 4)
+    assert not torch.equal(layer(x), layer(x))
+    layer.eval()
+    assert torch.equal(layer(x), layer(x))

@@ -31,6 +31,7 @@ from nmtkit.prep.encode import subword_counts
 from nmtkit.prep.file_values import file_list
 from nmtkit.prep.fingerprint import fingerprint
 from nmtkit.prep.options import PrepOptions
+from nmtkit.prep.shards import Shard
 from nmtkit.prep.stage import prep
 from nmtkit.run import Run
 from nmtkit.settings import PrepSettings
@@ -163,7 +164,10 @@ def test_a_set_without_a_line_with_text_is_refused_and_nothing_is_written(
     assert names(tmp_path) == ["in"]
 
 
-def test_blank_lines_of_dev_and_test_sets_are_counted_and_warned_of(tmp_path, files, stderr, test):
+def test_blank_lines_of_dev_and_test_sets_are_counted_and_warned_of(
+    tmp_path, files, stderr, test, monkeypatch
+):
+    monkeypatch.setattr(Shard.chunks, "__defaults__", (2, 1 << 20))
     second = tmp_path / "in" / "test.de1"
     second.write_text("Ein Hund.\n" * 9 + "\u2028\n", "utf-8")
     files["dev"] = write(
