@@ -72,10 +72,6 @@ class Convergence(Analysis[ConvergenceOptions, Trainings]):
     def measure(self, study: Study) -> Trainings:
         levels = parse_levels(self.options.levels) if self.options.levels else []
         settings = {s: study.run.system(s).read_config().train for s in study.systems}
-        budgets = {s: budget for s in study.systems if (budget := read_budget(study.run, s))}
-        study.warnings += unequal(
-            {name: replace(b, updates=None, tokens=None) for name, b in budgets.items()}
-        )
 
         def curves_of(name: str) -> Curves:
             curves = read(study.run.system(name).metrics)
@@ -85,6 +81,10 @@ class Convergence(Analysis[ConvergenceOptions, Trainings]):
 
         nobody = "no training of this run has logged anything"
         curves = study.each(curves_of, nobody, study.run.train_first)
+        budgets = {s: budget for s in curves if (budget := read_budget(study.run, s))}
+        study.warnings += unequal(
+            {name: replace(b, updates=None, tokens=None) for name, b in budgets.items()}
+        )
         dev_bleu = {
             name: {
                 "signatures": [

@@ -19,7 +19,7 @@ from nmtkit.parallel import cores
 from nmtkit.records import TextSet
 from nmtkit.run import Run
 from nmtkit.score.resampling import FEW, Draws
-from nmtkit.score.translations import cautions_on, translated_systems
+from nmtkit.score.translations import cautions_on, older_checkpoints, translated_systems
 from nmtkit.settings import SearchSettings
 
 if TYPE_CHECKING:
@@ -226,7 +226,8 @@ class Study:
         """
         text_set = text_set or self.text_set
         folders = translated_systems(self.run, text_set, [], among=self.systems)
-        for caution in cautions_on(self.run, text_set, folders):
+        outdated = older_checkpoints(self.run, text_set.name, folders).values()
+        for caution in (*outdated, *cautions_on(self.run, text_set, folders)):
             if caution not in self.warnings:
                 self.warnings.append(caution)
         return folders

@@ -33,7 +33,8 @@ from nmtkit.models.variants import common_width
 from nmtkit.nn import hardware
 from nmtkit.nn.linear import rounds
 from nmtkit.run import System
-from nmtkit.score.translations import NOT_THE_SEARCH, described
+from nmtkit.score.translations import described
+from nmtkit.settings import SearchSettings, complete
 from nmtkit.tables.table import Estimate
 from nmtkit.text.vocabulary import EOS
 from nmtkit.train.gradients import Gradients, Share, autocast_arguments
@@ -324,7 +325,8 @@ def logged(system: System, set_name: str) -> tuple[Speeds, list[tuple[object, ..
     hardware, translation = system.read_config().hardware, described(system.translation(set_name))
     tokens, updates = read(system.metrics).speed(hardware.get("device") == "cpu")
     speed = translation.speed.tokens_per_second if translation.speed else None
-    settings = translation.settings
-    search = {key: settings[key] for key in settings.keys() - NOT_THE_SEARCH}
+    search = complete(SearchSettings, translation.settings)
+    for key in ("nbest", "average", "precision"):  # cost no time, or are those of the processor
+        search.pop(key)
     searched = *processor_of(translation.hardware), translation.hardware.get("jobs"), search
     return (tokens, updates, speed), [processor_of(hardware), searched]

@@ -226,7 +226,7 @@ def _by_chance(result: Scores) -> list[float]:
 
 def cautions(contents: Contents) -> list[Remark]:
     """Return what every reader of the comparison should know: the luck of seeds and of many tests,
-    trainings that are not alike.
+    and the remarks on the scores.
     """
     remarks = []
     compared = [result for result in contents.scores.values() if len(result.systems) > 1]
@@ -247,6 +247,7 @@ def cautions(contents: Contents) -> list[Remark]:
             f"{len(by_chance)} differences are tested: about {sum(by_chance):.1f} of them would "
             f"have p < {LEVEL:g} by chance alone."
         )
-    remarks_of_scores = (remark for of in contents.scores.values() for remark in of.remarks)
-    texts += dict.fromkeys(remarks_of_scores)
+    for result in contents.scores.values():  # the page has a section on what is out of date
+        outdated = result.made_from.older_checkpoints if result.made_from else []
+        texts += [text for text in result.remarks if text not in (*texts, *outdated)]
     return [*remarks, *map(Remark, texts)]

@@ -93,11 +93,11 @@ def unequal(budgets: Mapping[str, Budget], groups: Sequence[SeedGroup] = ()) -> 
         parts.append(f"and {counted(len(more), 'more setting')} of training")
     texts = [f"The systems were not trained alike: {'; '.join(parts)}."] if parts else []
     for group in groups:
-        begun = {budgets[name].init_from for name in group.systems if name in budgets} - {""}
-        if len(group.systems) > 1 and len(begun) == 1:
+        (begun, *others) = {budgets[n].init_from if n in budgets else "" for n in group.systems}
+        if len(group.systems) > 1 and begun and not others:
             texts.append(
-                f"All seeds of {group.name} began with the weights of {begun.pop()}, so no p covers"
-                " the seed of these weights."
+                f"All seeds of {group.name} began with the weights of {begun}, so no p covers the"
+                " seed of these weights."
             )
     return texts
 

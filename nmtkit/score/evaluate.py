@@ -146,7 +146,8 @@ def measure(outputs: Sequence[Output], task: Task) -> SystemMetrics:
                 advance(1)
             if looks_tokenized(output.lines) and not looks_tokenized(scorer.refs[0]):
                 remark = "100 lines or more end in ' .': is this text detokenised?"
-                task.remarks.append(f"{output.name}: {remark} sacreBLEU expects it to be")
+                where = f"{task.texts.name}: {output.name}"
+                task.remarks.append(f"{where}: {remark} sacreBLEU expects it to be")
                 console.warn(task.remarks[-1])
     return metrics
 

@@ -41,6 +41,7 @@ from nmtkit.score.translations import (
     cautions_on,
     described,
     lines_of,
+    older_checkpoints,
     read_output,
     scorer_of,
     sets_to_score,
@@ -156,6 +157,9 @@ class ScoredSet:
                 key: external[key].depends_on(self.text_set.name, names) if key in external else ""
                 for key in asked_metrics(self.options)
             },
+            older_checkpoints=[
+                *older_checkpoints(self.run, self.text_set.name, self.folders).values()
+            ],
             cautions=cautions_on(self.run, self.text_set, self.folders),
         )
 
@@ -220,7 +224,7 @@ class ScoredSet:
             texts,
             self.seed_groups,
             self.made_from.budgets,
-            [*self.made_from.cautions],
+            [*self.made_from.older_checkpoints, *self.made_from.cautions],
         )
         outputs = [
             read_output(self.run, side, self.text_set, *item) for item in self.folders.items()

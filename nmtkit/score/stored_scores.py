@@ -274,8 +274,10 @@ class ScoredFrom(Part):
     """The budget of each system, by name."""
     metrics: dict[str, str] = {}
     """The metrics that were asked for; of an external one a hash of what it depends on."""
-    cautions: list[str] = []
+    older_checkpoints: list[str] = []
     """A remark on each system that translated with other checkpoints than its current ones."""
+    cautions: list[str] = []
+    """Of `cautions_on`: what else a reader must know of the translations."""
 
 
 class Scores(Record):

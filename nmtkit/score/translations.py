@@ -222,26 +222,27 @@ def cautions_on(run: Run, text_set: TextSet, folders: Mapping[str, Path]) -> lis
     Raises: DataError for a damaged meta.json.
     """
     manifest, name = run.manifest(), text_set.name
-    texts = [*older_checkpoints(run, name, folders).values(), *without_parses(folders)]
+    texts = without_parses(name, folders)
     if unlike := unlike_searches(name, folders):
         texts.append(unlike.text)
     texts += [
-        f"{system} read all of {name} without context: the set has no document starts"
+        f"{name}: {system} read it without context, since the set has no document starts"
         for system, folder in folders.items()
-        if described(folder).counts.get("no_context") == text_set.lines
+        if text_set.documents is None and described(folder).counts.get("no_context")
     ]
     if text_set.split == "dev":
-        texts.append(f"{name} is the development set, on which checkpoints were chosen")
+        texts.append(f"{name}: the development set, on which checkpoints were chosen")
     if manifest.repeats and manifest.settings.drop_overlap == "none":
         texts += [
-            f"{text.exact:,} of {text_set.lines:,} pairs of {name} are in the training text"
+            f"{name}: {text.exact:,} of {text_set.lines:,} pairs were in the training text before"
+            " cleaning"
             for text in manifest.repeats.overlap
             if text.name == name and text.exact
         ]
     return texts
 
 
-def without_parses(folders: Mapping[str, Path]) -> list[str]:
+def without_parses(set_name: str, folders: Mapping[str, Path]) -> list[str]:
     """Return a remark on each system that read sentences without the parses it was trained with.
 
     Args:
@@ -250,7 +251,7 @@ def without_parses(folders: Mapping[str, Path]) -> list[str]:
     """
     counts = {name: described(folder).counts.get("no_spans", 0) for name, folder in folders.items()}
     return [
-        f"{name} read {counted(count, 'sentence')} without a parse, as n-grams"
+        f"{set_name}: {name} read {counted(count, 'sentence')} without a parse, as n-grams"
         for name, count in counts.items()
         if count
     ]

@@ -162,8 +162,8 @@ def test_from_trees_to_translations(tmp_path, small_shards, stderr, sets, option
     )
     assert (meta["counts"]["lines"], meta["counts"]["no_spans"]) == (15, missing)
     described(folder).model_copy(update={"counts": {"no_spans": 1}}).write(tmp_path / "meta.json")
-    assert without_parses({"pr": folder, "a": tmp_path}) == [
-        "a read 1 sentence without a parse, as n-grams"
+    assert without_parses("test", {"pr": folder, "a": tmp_path}) == [
+        "test: a read 1 sentence without a parse, as n-grams"
     ]
     group = choose(run, [], False, short, single=False)[0]
     batch = collate(Store(run.prep / "news"), np.arange(15))

@@ -576,6 +576,7 @@ def test_systems_with_other_settings_of_training_are_not_trained_alike():
     made = {name: Budget(9, None, "", init_from="x") for name in seeds.systems}
     begun = "All seeds of a began with the weights of x, so no p covers the seed of these weights."
     assert unequal(made, [seeds]) == [begun]
+    assert begun not in unequal(made | {"a-s2": Budget(9, None, "")}, [seeds])
     others = {f"train.{letter}": letter for letter in "abcdefgh"}
     made = {"a": Budget(9, None, "", settings=first), "b": Budget(9, None, "", settings=others)}
     assert unequal(made)[0].endswith("; and 4 more settings of training.")
@@ -1022,8 +1023,8 @@ def test_what_makes_translations_unlike_stands_under_the_table(fake):
     fake.score()
     texts = [
         "test: not all systems were searched with the same search.beam (5: base; 1: new)",
-        "base read all of test without context: the set has no document starts",
-        "3 of 40 pairs of test are in the training text",
+        "test: base read it without context, since the set has no document starts",
+        "test: 3 of 40 pairs were in the training text before cleaning",
     ]
     assert result_of(fake.run)["remarks"] == texts
     assert all(text in read(fake.run, "test", "table.md") for text in texts)
@@ -1036,7 +1037,7 @@ def test_scores_of_the_development_set_say_that_checkpoints_were_chosen_on_it(fa
     fake = fake_run(sets=("dev",))
     fake.add("base", 0.2)
     fake.score(set_names=["dev"])
-    text = "dev is the development set, on which checkpoints were chosen"
+    text = "dev: the development set, on which checkpoints were chosen"
     assert result_of(fake.run, "dev")["remarks"] == [text]
 
 
