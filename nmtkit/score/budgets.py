@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,7 +15,7 @@ from nmtkit.run import Run
 from nmtkit.score.seeds import without_mark
 from nmtkit.score.stored_scores import Budget, SeedGroup
 from nmtkit.settings import TrainSettings, complete
-from nmtkit.toml import differing, flat, toml_value
+from nmtkit.toml import flat, toml_value
 
 ALIKE = 1.05
 """Counts of target tokens with a smaller ratio are called equal: batches differ between seeds."""
@@ -42,7 +43,8 @@ def read_budget(run: Run, name: str) -> Budget | None:
     tokens = curves.tokens if updates == curves.last else None
     about = config.preset, config.corpus, config.init_from
     of_training = flat({"train": complete(TrainSettings, config.train)})
-    of_training["hardware.precision"] = config.hardware.get("precision")
+    if precision := config.hardware.get("precision"):
+        of_training["hardware.precision"] = precision
     settings = {k: of_training[k] for k in of_training if k not in NOT_COMPARED}
     return Budget(updates or None, tokens, *about, settings)
 
@@ -65,11 +67,12 @@ def unequal(budgets: Mapping[str, Budget], groups: Sequence[SeedGroup] = ()) -> 
     }
     seeds = {g.name: len(g.systems) for g in groups if None not in g.seeds}
     settings = {name: b.settings for name, b in budgets.items() if b.settings}
-    keys, parts = differing([*settings.values()]), []
-    of_key = [
-        (key, {name: toml_value(of.get(key)) for name, of in settings.items()})
-        for key in keys[:MOST_LISTED]
-    ]
+    values = {
+        key: {name: toml_value(of[key]) for name, of in settings.items() if key in of}
+        for key in itertools.chain(*settings.values())
+    }
+    unlike = [(key, of) for key, of in values.items() if len(set(of.values())) > 1]
+    parts = []
     for label, numbers, ratio in (
         ("updates", updates, 1),
         ("seeds", seeds, 1),
@@ -81,7 +84,7 @@ def unequal(budgets: Mapping[str, Budget], groups: Sequence[SeedGroup] = ()) -> 
         ("presets", presets),
         ("preparations of the corpus", corpora),
         ("initial weights", weights),
-        *of_key,
+        *unlike[:MOST_LISTED],
     ):
         if len(set(words.values())) > 1:
             each = [f"{name} {word}" for name, word in words.items()]
@@ -89,7 +92,7 @@ def unequal(budgets: Mapping[str, Budget], groups: Sequence[SeedGroup] = ()) -> 
                 of_word = Counter(words.values())
                 each = [f"{word} of {counted(of_word[word], 'system')}" for word in of_word]
             parts.append(f"{label} ({', '.join(each)})")
-    if more := keys[MOST_LISTED:]:
+    if more := unlike[MOST_LISTED:]:
         parts.append(f"and {counted(len(more), 'more setting')} of training")
     texts = [f"The systems were not trained alike: {'; '.join(parts)}."] if parts else []
     for group in groups:

@@ -277,7 +277,7 @@ class ScoredFrom(Part):
     older_checkpoints: list[str] = []
     """A remark on each system that translated with other checkpoints than its current ones."""
     cautions: list[str] = []
-    """Of `cautions_on`: what else a reader must know of the translations."""
+    """Further remarks on the translations, as `cautions_on` returns them."""
 
 
 class Scores(Record):

@@ -44,7 +44,7 @@ from nmtkit.train.ranks import Ranks
 from nmtkit.train.schedule import Plateau
 from nmtkit.train.stage import train
 from nmtkit.train.state import Best, TrainState, Window
-from nmtkit.train.stop import Abandoned, Stop
+from nmtkit.train.stop import Stop, reason_to_end
 from nmtkit.train.validation import DEV_SEARCH, Validation, Validator, dev_search
 from nmtkit.translate import systems
 from nmtkit.translate.beam import search
@@ -295,6 +295,18 @@ def test_all_variants_of_a_preset_compute_and_learn_alike(run, variant, settings
     assert update["lr"] == pytest.approx(0.8 * 64**-0.5 * 400**-1.5)
     plan = make_plan(run, TrainOptions(variant=variant, preset="base", assignments=settings))
     assert common_width(plan.preset, plan.model) == 512
+    own_size = {"d_embedding": 620} if "d_embedding" in plan.model else {"d_model": 620}
+    assert common_width("tiny", plan.model | own_size) == 620
+
+
+@pytest.mark.parametrize(
+    ("factor", "message"), [(0.95, None), (0.5, "rate down to 0.0005 at step 3")]
+)
+def test_a_training_ends_at_its_lowest_learning_rate(factor, message):
+    values = {"schedule": "plateau", "lr": 1e-3, "min_lr": 9e-4, "warmup": 0}
+    state = TrainState(step=3, plateau=Plateau(factor=factor))
+    ending = reason_to_end(state, TrainSettings(**values))
+    assert (message in ending) if message else ending is None
 
 
 # One update
