@@ -44,7 +44,7 @@ from nmtkit.train.ranks import Ranks
 from nmtkit.train.schedule import Plateau
 from nmtkit.train.stage import train
 from nmtkit.train.state import Best, TrainState, Window
-from nmtkit.train.stop import Stop, reason_to_end
+from nmtkit.train.stop import Abandoned, Stop, reason_to_end
 from nmtkit.train.validation import DEV_SEARCH, Validation, Validator, dev_search
 from nmtkit.translate import systems
 from nmtkit.translate.beam import search
