@@ -472,6 +472,8 @@ class SystemConfig(BaseModel):
     init_from: str = ""
     corpus: str = ""
     """The fingerprint of the corpus."""
+    changed: list[str] = []
+    """The changes of settings that --allow-change allowed."""
     model: JsonObject = {}
     train: JsonObject = {}
     search: JsonObject = {}

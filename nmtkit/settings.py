@@ -32,7 +32,7 @@ from nmtkit.presets import preset_names, preset_text
 from nmtkit.toml import read_toml
 
 SECTIONS = ("prep", "model", "train", "search")
-OF_A_SYSTEM = ("variant", "preset", "init_from", "corpus", "values", "hardware")
+OF_A_SYSTEM = ("variant", "preset", "init_from", "corpus", "values", "changed", "hardware")
 """Further keys of a system's own config.toml, which are no settings."""
 LARGEST = {int: 10**18, float: 1e30}
 """The largest magnitude of every setting and option; a field may have a lower limit."""

@@ -42,7 +42,8 @@ def read_budget(run: Run, name: str) -> Budget | None:
     updates = max([curves.last, *saved])
     tokens = curves.tokens if updates == curves.last else None
     about = config.preset, config.corpus, config.init_from
-    of_training = flat({"train": complete(TrainSettings, config.train)})
+    changed = {"changed by --allow-change": "; ".join(config.changed) or "nothing"}
+    of_training = changed | flat({"train": complete(TrainSettings, config.train)})
     if precision := config.hardware.get("precision"):
         of_training["hardware.precision"] = precision
     settings = {k: of_training[k] for k in of_training if k not in NOT_COMPARED}

@@ -30,12 +30,18 @@ SETTINGS_OPTIONS = ("preset", "config", "assignments", "seed", "init_from", "mat
 
 
 class Plan(BaseModel, frozen=True):
-    """All settings of a training, in the order of config.toml; corpus: its fingerprint."""
+    """All settings of a training, in the order of config.toml.
+
+    Attributes:
+        corpus: its fingerprint.
+        changed: the changes that --allow-change allowed, each as text.
+    """
 
     variant: str
     preset: str
     init_from: str
     corpus: str
+    changed: list[str] = []
     model: dict[str, Any]
     train: TrainSettings
     search: SearchSettings
@@ -225,8 +231,8 @@ def plan_to_resume(system: System, plan: Plan, run: Run, allowed: Collection[str
     newer = {
         key: settings.complete(schema, getattr(stored, key)) for key, schema in schemas.items()
     }
-    old = flat(stored.model_dump(exclude={"hardware"}) | newer)  # hardware is no setting
-    changed = changes(old, flat(plan.model_dump()))
+    old = flat(stored.model_dump(exclude={"hardware", "changed"}) | newer)  # these are no settings
+    changed = changes(old, flat(plan.model_dump(exclude={"changed"})))
     harmful = [(key, *of) for key, of in changed.items() if not may_change(key, allowed)]
     if harmful:
         raise ConfigError(
@@ -236,14 +242,18 @@ def plan_to_resume(system: System, plan: Plan, run: Run, allowed: Collection[str
             f" resume with the settings of {system.config}, or --system for a second system,"
             " --force to begin this one anew, --allow-change KEY to resume with the new value",
         )
+    allowed_changes = list(stored.changed)
     for key, (before, after) in changed.items():
         console.say(f"{key}: {before} -> {after}")
+        if key in allowed:
+            step = checkpoints.step_of(checkpoints.candidates(system.checkpoints)[-1])
+            allowed_changes.append(f"{key} {before} -> {after} after update {step:,}")
     if "train.max_steps" in changed and plan.train.schedule == "cosine":
         console.warn(
             "the cosine schedule depends on train.max_steps: from here on the learning rate is that"
             " of the longer training"
         )
-    return plan
+    return plan.model_copy(update={"changed": allowed_changes})
 
 
 def _table(rows: list[tuple[str, str, str]]) -> str:

@@ -23,6 +23,7 @@ from nmtkit.locks import locked
 from nmtkit.models import checkpoints, loading
 from nmtkit.nn import hardware
 from nmtkit.prep.stage import prep
+from nmtkit.score.budgets import read_budget
 from nmtkit.train import loop, reporting, saving
 from nmtkit.train.stop import Stop
 from nmtkit.train.validation import Validation
@@ -160,7 +161,12 @@ def test_05_a_change_that_is_allowed_is_said_and_taken(run, stderr):
     fit(run, *changed, allow_change=["train.lr", "train.clip_norm"])
     assert "train.lr: 0.01 -> 0.02" in stderr()
     assert state_of(run)["step"] == 6
-    assert run.system("transformer").read_config().train["lr"] == 0.02
+    config = run.system("transformer").read_config()
+    assert config.train["lr"] == 0.02
+    changes = "train.lr 0.01 -> 0.02 after update 3", "train.clip_norm 0.0 -> 1.0 after update 3"
+    assert sorted(config.changed, reverse=True) == list(changes)
+    settings = read_budget(run, "transformer").settings
+    assert settings["changed by --allow-change"] == "; ".join(config.changed)
     fit(run, *changed)  # now they are the settings of the system
 
 

@@ -504,6 +504,12 @@ def test_a_setting_that_may_change_resumes_with_the_others_of_the_system(run, st
         changed = {"lr": 0.1, "max_steps": 6} if steps == 6 else {}
         assert now.train == {**after.train, **changed}
         assert now.model == {**after.model, **({"dropout": 0.3} if steps == 6 else {})}
+    train(run, name="mine")  # which keeps the changes
+    changed = run.system("mine").read_config().changed
+    assert changed == [
+        "model.dropout 0.1 -> 0.3 after update 5",
+        "train.lr 0.5 -> 0.1 after update 5",
+    ]
     wrong = {"lr=0.2": "have changed", "max_step=9": "max_step", "max_steps=x": "bad value"}
     for assigned, message in wrong.items():
         assigned = [f"train.{assigned}"]
