@@ -178,7 +178,7 @@ def side_by_side(texts: Texts) -> tuple[str, list[Shown]]:
     """
     why, reasons = _reasons(texts)
     lines = sorted(sorted(reasons, key=lambda line: -len(reasons[line]))[:MOST_LINES])
-    which = f"Sentences of {texts.set_name} on which {why}, by sentence BLEU: extremes."
+    which = f"The sentences of {texts.set_name} on which {why}, by sentence BLEU."
     if not reasons:
         lines = list(range(min(2 * EACH_WAY, len(texts.sources))))
         which = f"The first sentences of {texts.set_name}."
