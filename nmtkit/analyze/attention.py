@@ -20,7 +20,7 @@ from nmtkit.errors import LeftOut
 from nmtkit.measures import recording
 from nmtkit.records import Record
 from nmtkit.run import translate_command
-from nmtkit.score.translations import bleu_of, lines_of, up_to_date
+from nmtkit.score.translations import bleu_of, current_translations, lines_of
 from nmtkit.tables.table import Column, Table, text_columns
 from nmtkit.text.vocabulary import EOS, SPECIALS, load_vocabularies
 
@@ -69,7 +69,7 @@ def lines_that_differ(study: Study, count: int) -> list[int]:
     """Return the lines on which the sentence BLEU of the run's systems differs most, in order; of
     equal lines the first.
     """
-    folders = up_to_date(study.run, study.set_name)
+    folders = current_translations(study.run, study.set_name)
     scores = bleu_of(study.run, study.text_set, folders)
     bleu = np.stack([metric.sentence_scores() for metric in scores.values()])
     spread = bleu.max(0) - bleu.min(0)

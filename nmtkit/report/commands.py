@@ -1,4 +1,4 @@
-"""The commands that update what a report finds missing or out of date."""
+"""The commands that compute a missing or outdated part of a report."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from nmtkit.score.stored_scores import Scores
 
 
 def score_command(run: Run, set_name: str, result: Scores | None) -> str:
-    """Return the command that scores a set with all systems, as a result was scored."""
+    """Return the command that scores a set with all systems and the options of a result."""
     if result is None:
         return f"nmtkit score --on {set_name}"
     options = ["--on", set_name, "--significance", result.test]
@@ -24,30 +24,33 @@ def score_command(run: Run, set_name: str, result: Scores | None) -> str:
         if (drawn := getattr(result.resampling, key)) != ScoreOptions.model_fields[key].default:
             options += [f"--{key}", str(drawn)]
     baseline = run.system(result.baseline).translation(set_name)
-    if len(result.systems) > 1 and baseline.is_dir():
+    if result.compared and baseline.is_dir():
         options += ["--against", result.baseline]
     options += ["--buckets", result.by_length.buckets] if result.by_length else []
     if result.seeds and result.seeds.grouping != "seed":
         options += ["--group-by", result.seeds.grouping]
-    # The command of an external metric is not repeated: nobody should paste one that a run holds.
-    external = [key for key in result.asked if key not in METRICS]
     if columns := [key for key in result.asked if key in METRICS]:
         options += ["--metrics", ",".join(columns)]
-    options += [word for name in external for word in ("--metric", f"{name}=…")]
+    for key in result.asked:
+        if key not in METRICS:  # nobody should paste a shell command that a run holds
+            options += ["--metric", f"{key}=…"]
     return shlex.join(["nmtkit", "score", *options])
 
 
 def analyze_command(name: str, inputs: FindingInputs, systems: Sequence[str]) -> str:
-    """Return the command that makes a finding again; systems: all of the run, which need not be
-    named.
+    """Return the command that computes a finding again.
+
+    Args:
+        systems: all systems of the run, which need not be named.
     """
     words = []
     if inputs.systems != list(systems):
-        words += [word for system in inputs.systems for word in ("--system", system)]
+        for system in inputs.systems:
+            words += ["--system", system]
     for set_name in inputs.options.get("set_names", ()):
         words += ["--on", set_name]
     analysis = trust.shown(inputs.analysis or name)
-    allows_code = any(word.startswith("--allow") for word in inputs.words)  # not to be pasted
+    allows_code = any(word.startswith("--allow") for word in inputs.words)  # nobody may paste it
     if analysis in {*ANALYSES, inputs.analysis} and not allows_code:
         words += inputs.words
     return shlex.join(["nmtkit", "analyze", analysis, *words])
@@ -62,5 +65,5 @@ def train_command(system: System, stored: SystemConfig) -> str:
 
 
 def of_run(command: str, run: Run) -> str:
-    """Return a command, or several joined by `&&`, with the option that names the run."""
+    """Return one or several commands (joined by `&&`), each with the option that names the run."""
     return command.replace(" && ", f"{run.option} && ") + run.option

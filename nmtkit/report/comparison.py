@@ -1,5 +1,5 @@
 """The systems of a run side by side: scores with significance, size and cost in one table a set,
-and the same in sentences.
+and each comparison as a sentence.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from nmtkit.report.contents import Contents, Remark
 from nmtkit.score import result_tables
 from nmtkit.score.metrics import header
 from nmtkit.score.resampling import FEW, FEWEST_FOR_P
-from nmtkit.score.result_tables import P_SEEDS
+from nmtkit.score.result_tables import DELTA, P_SEEDS
 from nmtkit.score.seeds import NOT_KNOWN
 from nmtkit.score.significance import FEW_DIFFERENT, LEVEL, TESTS
 from nmtkit.score.stored_scores import Scores, SeedResult, SystemScores
+from nmtkit.tables import figures
 from nmtkit.tables.figures import Difference
 from nmtkit.tables.table import Column, Estimate, Table, text, text_column
 
@@ -28,14 +29,14 @@ READING = (
     "systems; without it times are from the logs."
 )
 SHOWN = {"system", "bleu", "delta", "p", "chrf"}
-"""The columns of the scores that stand in the comparison, besides metrics that are asked for."""
+"""The columns of the scores that the comparison shows, besides the metrics that are asked for."""
 TIMES = {"train_time_ratio": "update", "decode_time_ratio": "search"}
-"""The columns of the finding of `analyze cost` that stand there, too."""
+"""The columns of `analyze cost` that the table of costs shows."""
 
 
 def tables(contents: Contents, set_name: str) -> list[Table]:
-    """Return the tables that a set's scores are read from first: the groups of training seeds, if
-    several were trained, the systems, and what the systems cost.
+    """Return the first tables of a set: the groups of training seeds, if several were trained, the
+    systems, and their costs.
     """
     result = contents.scores[set_name]
     by_seed = [result_tables.seeds_table(result)] if result.has_seeds else []
@@ -44,65 +45,55 @@ def tables(contents: Contents, set_name: str) -> list[Table]:
 
 def group_of(result: Scores) -> dict[str, str]:
     """Return the group of training seeds of each system; its own name if it has none."""
-    by_seed = _by_seed(result)
-    groups = by_seed.groups if by_seed else []
-    seeds = {name: group.name for group in groups for name in group.systems}
-    return {name: seeds.get(name, name) for name in result.names}
+    if by_seed := _by_seed(result):
+        return {name: group.name for group in by_seed.groups for name in group.systems}
+    return {name: name for name in result.names}
 
 
 def differences(result: Scores) -> list[Difference]:
     """Return the differences in BLEU to the baseline, largest first: of each system, or of each
-    group of training seeds.
+    group of training seeds. A difference has no interval if the error of the seeds is not known.
     """
-    by_seed = _by_seed(result)
-    points = (
-        _of_groups(by_seed, result)
-        if by_seed
-        else [
-            Difference(system.name, system.name, system.differences["bleu"])
-            for system in result.systems
-            if system.differences
-        ]
-    )
+    points = []
+    if by_seed := _by_seed(result):
+        bleu = {system.name: system.scores["bleu"].value or 0.0 for system in result.systems}
+        base = next(g.scores["bleu"].mean for g in by_seed.groups if g.name == by_seed.baseline)
+        for group in by_seed.groups:
+            if against := group.against.get("bleu"):
+                label, gaps = group.systems[0], []
+                if (count := len(group.systems)) > 1:
+                    label = f"{group.name}, {count} seeds"
+                    gaps = [bleu[system] - base for system in group.systems]
+                points.append(Difference(label, group.name, against.estimate, gaps))
+    else:
+        for system in result.systems:
+            if system.differences:
+                points.append(Difference(system.name, system.name, system.differences["bleu"]))
     drawn = [point for point in points if point.delta.value is not None]
     return sorted(drawn, key=lambda point: -(point.delta.value or 0.0))
 
 
-def _of_groups(by_seed: SeedResult, result: Scores) -> list[Difference]:
-    """Return the difference of each group. It has no interval if the error of the seed is not
-    known.
-    """
-    bleu = {system.name: system.scores["bleu"].value or 0.0 for system in result.systems}
-    groups = {group.name: group for group in by_seed.groups}
-    base = groups[by_seed.baseline].scores["bleu"].mean
-    points = []
-    for name, group in groups.items():
-        if against := group.against.get("bleu"):
-            label, gaps = group.systems[0], []
-            if seeds := len(group.systems[1:]):
-                label = f"{name}, {seeds + 1} seeds"
-                gaps = [bleu[system] - base for system in group.systems]
-            points.append(Difference(label, name, against.estimate, gaps))
-    return points
-
-
 def _by_seed(result: Scores) -> SeedResult | None:
-    """Return the groups of training seeds if they are compared: several of them, one of which has
-    several seeds.
+    """Return the groups of training seeds if they are compared: there are several groups, and one
+    of them has several seeds.
     """
     seeds = result.seeds
     return seeds if seeds and seeds.several and len(seeds.groups) > 1 else None
 
 
-def difference_label(result: Scores) -> str:
-    """Return what the horizontal axis of the differences is."""
-    if by_seed := _by_seed(result):
-        return f"Δ BLEU against {by_seed.baseline} [95%]; ◆ mean of seeds, ● a seed"
-    return f"Δ BLEU against {result.baseline} [95%]"
+def figure(result: Scores) -> str | None:
+    """Return the figure of the differences (SVG); None if there are none, or without matplotlib."""
+    points, by_seed = differences(result), _by_seed(result)
+    if not points:
+        return None
+    label = f"Δ BLEU against {result.baseline} [95%]"
+    if by_seed:
+        label = f"Δ BLEU against {by_seed.baseline} [95%]; ◆ mean of seeds, ● a seed"
+    return figures.differences(points, label, list(dict.fromkeys(group_of(result).values())))
 
 
 def score_table(result: Scores) -> Table:
-    """Return one row a system: BLEU, its difference to the baseline's and p, chrF, and the metrics
+    """Return one row a system: BLEU, its difference to the baseline and p, chrF, and the metrics
     that were asked for.
     """
     whole = result_tables.main_table(result)
@@ -139,8 +130,8 @@ def cost_table(contents: Contents, set_name: str) -> Table:
 
 
 def _times(contents: Contents, result: Scores) -> tuple[list[Column], dict[str, list[Any]]]:
-    """Return the columns of the times that `analyze cost` found, and their cells by system; nothing
-    if they are of another baseline than the scores', or out of date.
+    """Return the columns of the times of `analyze cost`, and their cells by system; nothing if the
+    times are out of date or relative to another baseline than the scores.
     """
     cost = contents.findings.get("cost")
     if cost is None or cost.outdated or cost.finding.facts.get("baseline") != result.baseline:
@@ -149,13 +140,13 @@ def _times(contents: Contents, result: Scores) -> tuple[list[Column], dict[str, 
     where = {"search": f"{how} on {cost.finding.facts.get('set')}"}
     headers = {key: f"{name}, × ({where.get(name, how)})" for key, name in TIMES.items()}
     table = cost.finding.table.table
-    times = [i for i, column in enumerate(table.columns) if column.key in TIMES]
-    columns = [replace(c, header=headers[c.key]) for c in table.only(times).columns]
-    return columns, {row[0]: [row[i] for i in times] for row in table.rows}
+    times = table.only([0, *(i for i, c in enumerate(table.columns) if c.key in TIMES)])
+    columns = [replace(c, header=headers[c.key]) for c in times.columns[1:]]
+    return columns, {name: cells for name, *cells in times.rows}
 
 
 def verdicts(result: Scores) -> list[str]:
-    """Return a sentence on each system, or group of training seeds, against the baseline; the best
+    """Return a sentence on each system, or group of training seeds, against the baseline; best
     first.
     """
     if by_seed := _by_seed(result):
@@ -170,26 +161,24 @@ def verdicts(result: Scores) -> list[str]:
 def _system_verdict(system: SystemScores, result: Scores) -> str:
     """Return a sentence on one system."""
     delta, test = system.differences["bleu"], system.tests[result.test]["bleu"]
-    p, finest = test.p, result_tables.p_column(result, result.test, "p", "p")
-    difference = text(delta, result_tables.DELTA)
-    if p is None:
+    shown = text(delta, DELTA)
+    if test.p is None:
         why = FEW if result.sentences < FEWEST_FOR_P else test.setting
-        return f"{system.name} - {result.baseline}: {difference} BLEU; {why}."
-    return (
-        f"{system.name} is {_verdict(delta, p)} {result.baseline}:"
-        f" {difference.replace(' [', ' BLEU [')}, {_shown_p(p, finest)}."
-    )
+        return f"{system.name} - {result.baseline}: {shown} BLEU; {why}."
+    p = _shown_p(test.p, result_tables.p_column(result, result.test))
+    verdict = f"{system.name} is {_verdict(delta, test.p)} {result.baseline}"
+    return f"{verdict}: {shown.replace(' [', ' BLEU [')}, {p}."
 
 
 def _shown_p(p: float, column: Column) -> str:
-    """Return "p = …", or "p < …" if p is finer than its column shows."""
+    """Return "p = …", or "p < …" if p is smaller than its column shows."""
     shown = text(p, column)
     return f"p < {shown[1:]}" if shown.startswith("<") else f"p = {shown}"
 
 
 def _verdict(delta: Estimate, p: float) -> str:
     """Return how a system compares with the baseline, by its difference in BLEU and p."""
-    if p >= LEVEL or abs(delta.value or 0.0) < 0.005:  # is shown as 0.00
+    if p >= LEVEL or abs(delta.value or 0.0) < 0.005:  # shown as 0.00
         return "not clearly different from"
     sure = (delta.low or 0) > 0 or (delta.high or 0) < 0
     return ("" if sure else "perhaps ") + f"{'better' if (delta.value or 0) > 0 else 'worse'} than"
@@ -207,16 +196,15 @@ def _seed_verdicts(by_seed: SeedResult, result: Scores) -> list[str]:
             why = FEW if result.sentences < FEWEST_FOR_P else NOT_KNOWN
             sentences.append(f"{name}: mean difference {against.difference:+.2f} BLEU; {why}.")
             continue
-        sentences.append(
-            f"{name} is {_verdict(against.estimate, against.p_holm)} {by_seed.baseline}:"
-            f" {against.difference:+.2f} BLEU [{against.low:+.2f}, {against.high:+.2f}],"
-            f" {_shown_p(against.p, P_SEEDS)} (Holm {text(against.p_holm, P_SEEDS)})."
-        )
+        verdict = f"{name} is {_verdict(against.estimate, against.p_holm)} {by_seed.baseline}"
+        shown = text(against.estimate, DELTA).replace(" [", " BLEU [")
+        p = f"{_shown_p(against.p, P_SEEDS)} (Holm {text(against.p_holm, P_SEEDS)})"
+        sentences.append(f"{verdict}: {shown}, {p}.")
     return sentences
 
 
 def _by_chance(result: Scores) -> list[float]:
-    """Return the chance of p < LEVEL without a difference, for each p of the verdicts."""
+    """Return, for each p of the verdicts, the chance of p < LEVEL without a difference."""
     by_seed = _by_seed(result)
     if by_seed is None:
         return [TESTS[result.test].by_chance for p in result.p_of_bleu if p is not None]
@@ -225,11 +213,11 @@ def _by_chance(result: Scores) -> list[float]:
 
 
 def cautions(contents: Contents) -> list[Remark]:
-    """Return what every reader of the comparison should know: the luck of seeds and of many tests,
-    and the remarks on the scores.
+    """Return what every reader of the comparison should know: the chance of seeds and of many
+    tests, and the remarks on the scores.
     """
     remarks = []
-    compared = [result for result in contents.scores.values() if len(result.systems) > 1]
+    compared = [result for result in contents.scores.values() if result.compared]
     if compared and not any(result.has_seeds for result in compared):
         used = {system.seed for system in contents.systems}
         seed = next(number for number in itertools.count(1) if number not in used)
@@ -247,7 +235,8 @@ def cautions(contents: Contents) -> list[Remark]:
             f"{len(by_chance)} differences are tested: about {sum(by_chance):.1f} of them would "
             f"have p < {LEVEL:g} by chance alone."
         )
-    for result in contents.scores.values():  # the page has a section on what is out of date
+    for result in contents.scores.values():
+        # Another section of the page lists outdated parts.
         outdated = result.made_from.older_checkpoints if result.made_from else []
         texts += [text for text in result.remarks if text not in (*texts, *outdated)]
     return [*remarks, *map(Remark, texts)]

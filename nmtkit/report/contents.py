@@ -1,11 +1,13 @@
-"""The contents of a run, read for its report. What is missing or out of date becomes a remark, not
-an error.
+"""The contents of a run, read for its report. A missing, damaged or outdated part becomes a remark,
+not an error.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shlex
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -25,12 +27,12 @@ from nmtkit.toml import flat
 FIGURE = "figure.svg"
 OWN_FILES = ("finding.json", FIGURE, "table.md", "table.tex", "table.csv")
 MOST_NAMES = 3
-"""The number of changed inputs that a remark names."""
+"""The most changed inputs that a remark names."""
 
 
 @dataclass(frozen=True)
 class Remark:
-    """Something missing, out of date or to be read with care, and the command that helps."""
+    """Something missing, out of date or to be read with care, and the command that updates it."""
 
     text: str
     command: str = ""
@@ -55,8 +57,8 @@ class TrainedSystem:
 
 @dataclass(frozen=True)
 class ReportedFinding:
-    """A finding of analyze/<name>/: its SVG, further files by name, remarks, the command that makes
-    it, and whether its inputs have changed since.
+    """A finding of analyze/<name>/: its SVG, the names of further files, remarks, the command that
+    computes it again, and True if its inputs have changed.
     """
 
     finding: StoredFinding
@@ -69,8 +71,8 @@ class ReportedFinding:
 
 @dataclass
 class Contents:
-    """Everything a report shows of a run: the scores of each set, the test sets first, the systems
-    of these scores, and the findings.
+    """Everything that a report shows of a run: the scores of each set (test sets first), the
+    systems of these scores, and the findings.
     """
 
     run: Run
@@ -81,35 +83,42 @@ class Contents:
     translations: dict[str, dict[str, TranslationMeta]] = field(default_factory=dict)
     """Set -> system -> what `translate` wrote beside its translation, unless that is damaged."""
     calls: list[StageCall] = field(default_factory=list)
-    """The calls of stages in history.jsonl, the oldest first, without those of reports."""
+    """The calls of stages in history.jsonl, oldest first, without calls of the report."""
     remarks: list[Remark] = field(default_factory=list)
 
     def note(self, text: str, command: str = "") -> None:
         """Add a remark."""
         self.remarks.append(Remark(text, command))
 
+    @contextlib.contextmanager
+    def noting(self, problem: str, command: str = "") -> Iterator[None]:
+        """Turn an error into a remark: the problem, its reason and the command that helps."""
+        try:
+            yield
+        except NmtkitError as error:
+            self.note(f"{problem} ({error.message})", command)
+
     def of_corpus(self, fingerprint: str | None) -> bool:
-        """True if a fingerprint is that of the prepared corpus, or is not known."""
+        """True if a fingerprint is that of the prepared corpus, or is unknown."""
         return fingerprint in {None, "", self.manifest.fingerprint}
 
     def changed(self, inputs: FindingInputs | ScoredFrom) -> list[str]:
-        """Return what has changed since: the prepared corpus, how scores are computed, and files
-        of the run, which may also be gone.
+        """Return which inputs have changed or are gone: the prepared corpus, how scores are
+        computed, files of the run.
         """
-        same = self.of_corpus(inputs.prepared)
-        hashes = inputs.files.items()
-        of_run = {n: sha for n, sha in hashes if n.startswith(("systems/", "prep/"))}
-        others = [] if same else ["the prepared corpus"]
+        changed = [] if self.of_corpus(inputs.prepared) else ["the prepared corpus"]
         first = inputs.seeds[:1] if isinstance(inputs, ScoredFrom) else []
         if first and (not isinstance(first[0], list) or first[0][:1] != [seeds.METHOD]):
-            others.append("how nmtkit computes scores")
-        return others + files.changed(self.run.path, of_run)
+            changed.append("how nmtkit computes scores")
+        hashes = inputs.files.items()
+        of_run = {n: sha for n, sha in hashes if n.startswith(("systems/", "prep/"))}
+        return changed + files.changed(self.run.path, of_run)
 
 
 def read_contents(run: Run) -> Contents:
     """Read a run for its report.
 
-    Raises: DataError if it is not prepared, or nothing in it is scored, with the next command.
+    Raises: DataError, with the next command, if the run is not prepared or has no scores.
     """
     contents = read_stages(run)
     if not contents.scores:
@@ -125,7 +134,7 @@ def read_contents(run: Run) -> Contents:
 
 
 def read_stages(run: Run) -> Contents:
-    """Read what the stages have made so far, without their calls.
+    """Read the results of all stages, without the calls of the stages.
 
     Raises: DataError if the run is not prepared.
     """
@@ -157,22 +166,18 @@ def _nothing(contents: Contents) -> DataError:
 
 def _read_systems(contents: Contents) -> None:
     for system in contents.run.systems():
-        values, curves = {}, Curves()
-        try:
+        settings, curves = {}, Curves()
+        with contents.noting(f"systems/{system.name}: its settings cannot be read"):
             config = system.read_config()
-            values = flat(config.model_dump())
+            settings = flat(config.model_dump())
             if not contents.of_corpus(config.corpus):
                 text = f"{system.name}: trained on another preparation of the corpus"
                 contents.note(text, train_command(system, config))
-        except NmtkitError as error:
-            contents.note(f"systems/{system.name}: its settings cannot be read ({error.message})")
-        try:
+        with contents.noting(f"systems/{system.name}: its log cannot be read"):
             curves = read(system.metrics)
-        except DataError as error:
-            contents.note(f"systems/{system.name}: its log cannot be read ({error.message})")
         record = system.read_record()
         parameters = record.parameters if record else None
-        contents.systems.append(TrainedSystem(system.name, values, curves, parameters))
+        contents.systems.append(TrainedSystem(system.name, settings, curves, parameters))
 
 
 def _read_scores(contents: Contents) -> None:
@@ -182,17 +187,14 @@ def _read_scores(contents: Contents) -> None:
     for name in names:
         if name not in order:
             contents.note(f"score/{name} is of a set that this run no longer has")
-    for name in (name for name in order if name in names):
-        try:
-            result = load(Scores, folder / name / "scores.json")
-        except DataError as error:
-            again = f"nmtkit score --force --on {name}"
-            contents.note(f"score/{name} cannot be read ({error.message})", again)
+    for name in order:
+        if name not in names:
             continue
-        contents.scores[name] = result
-        if result.made_from and (changed := contents.changed(result.made_from)):
-            text = f"score/{name}: made before these changed: {_some(changed)}"
-            contents.note(text, score_command(contents.run, name, result))
+        with contents.noting(f"score/{name} cannot be read", f"nmtkit score --force --on {name}"):
+            result = contents.scores[name] = load(Scores, folder / name / "scores.json")
+            if result.made_from and (changed := contents.changed(result.made_from)):
+                text = f"score/{name}: made before these changed: {_some(changed)}"
+                contents.note(text, score_command(contents.run, name, result))
 
 
 def _sets(contents: Contents) -> list[str]:
@@ -218,23 +220,23 @@ def _note_unscored(contents: Contents) -> None:
     for name in _sets(contents):
         result = contents.scores.get(name)
         if result is None and (run.path / "score" / name / "scores.json").exists():
-            continue  # they cannot be read, which is noted
+            continue  # a remark says that they cannot be read
         translated = set(run.with_file(f"translate/{name}/hyp.txt"))
         again = score_command(run, name, result)
         if waiting := sorted(translated - set(result.names if result else ())):
             contents.note(f"{name}: not scored: {', '.join(waiting)}", again)
         if missing := [system for system in systems if system not in translated]:
             ready = [system for system in missing if _has_weights(run, system)]
-            words = [word for system in ready for word in ("--system", system)]
-            words *= ready != systems
+            named = ready if ready != systems else []
+            words = [word for system in named for word in ("--system", system)]
             translate = shlex.join(["nmtkit", "translate", *words, "--on", name])
             command = f"{translate} && {again}" if ready else ""
             contents.note(f"{name}: not translated: {', '.join(missing)}", command)
 
 
 def translate_again(contents: Contents, set_name: str, name: str) -> str:
-    """Return the command that translates a set again with the settings of its search, as far as
-    they are known, and scores the set.
+    """Return the command that translates a set again with the same settings of the search, if they
+    are known, and scores the set.
     """
     meta = contents.translations[set_name].get(name) or TranslationMeta(format=1)
     member = meta.checkpoints[0].system if meta.checkpoints else name  # of an ensemble
@@ -255,39 +257,25 @@ def _read_translations(contents: Contents) -> None:
         scored = contents.scores[set_name].names if set_name in contents.scores else []
         translated = contents.run.with_file(f"translate/{set_name}/hyp.txt")
         for name in dict.fromkeys([*scored, *translated]):
-            system = contents.run.system(name)
-            try:
-                meta = metas[name] = described(system.translation(set_name))
+            folder = contents.run.system(name).translation(set_name)
+            problem = f"systems/{name}/translate/{set_name}: its meta.json cannot be read"
+            with contents.noting(problem, translate_again(contents, set_name, name)):
+                meta = metas[name] = described(folder)
                 if checkpoints.outdated(contents.run, meta):
-                    contents.note(
-                        f"{set_name}: the translation by {name} is older than its weights",
-                        translate_again(contents, set_name, name),
-                    )
-            except DataError as error:
-                contents.note(
-                    f"systems/{name}/translate/{set_name}: its meta.json cannot be read"
-                    f" ({error.message})",
-                    translate_again(contents, set_name, name),
-                )
+                    text = f"{set_name}: the translation by {name} is older than its weights"
+                    contents.note(text, translate_again(contents, set_name, name))
 
 
 def _read_findings(contents: Contents) -> None:
     paths = sorted((contents.run.path / "analyze").glob("[!.]*"))
     folders = {path.name: path for path in paths if path.is_dir()}
     for name in dict.fromkeys([*(name for name in ANALYSES if name in folders), *folders]):
-        if not (folders[name] / "finding.json").is_file():
-            contents.note(
-                f"analyze/{name}: no finding in it; the analysis did not end",
-                f"nmtkit analyze {name}" * (name in ANALYSES),
-            )
-            continue
-        try:
-            contents.findings[name] = _finding(contents, folders[name])
-        except NmtkitError as error:
-            contents.note(
-                f"analyze/{name} cannot be read ({error.message})",
-                f"nmtkit analyze {name} --force" * (name in ANALYSES),
-            )
+        again = f"nmtkit analyze {name}" if name in ANALYSES else ""
+        if (folders[name] / "finding.json").is_file():
+            with contents.noting(f"analyze/{name} cannot be read", again and f"{again} --force"):
+                contents.findings[name] = _finding(contents, folders[name])
+        else:
+            contents.note(f"analyze/{name}: it has no finding; the analysis did not finish", again)
 
 
 def _finding(contents: Contents, folder: Path) -> ReportedFinding:
@@ -305,11 +293,9 @@ def _finding(contents: Contents, folder: Path) -> ReportedFinding:
     remarks = []
     if changed:
         remarks.append(Remark(f"Made before these changed: {_some(changed)}", command))
-    without = [system.name for system in contents.systems if system.name not in inputs.systems]
-    if without:
-        remarks.append(
-            Remark(f"Made for {', '.join(inputs.systems)}, without {', '.join(without)}")
-        )
+    if without := [s.name for s in contents.systems if s.name not in inputs.systems]:
+        text = f"Made for {', '.join(inputs.systems)}, without {', '.join(without)}"
+        remarks.append(Remark(text))
     names = sorted(path.name for path in folder.iterdir() if path.is_file())
     figure = (folder / FIGURE).read_text("utf-8", "replace") if FIGURE in names else None
     further = [name for name in names if name not in OWN_FILES and not name.startswith(".")]
@@ -327,7 +313,7 @@ def _read_calls(contents: Contents) -> None:
         if call.stage != "report":
             contents.calls.append(call)
     if damaged:
-        contents.note(f"history.jsonl: damaged lines, left out of the table of calls: {damaged}")
+        contents.note(f"history.jsonl: damaged lines that the table of calls leaves out: {damaged}")
 
 
 def _some(names: list[str]) -> str:
@@ -336,13 +322,13 @@ def _some(names: list[str]) -> str:
 
 
 def digest_of_scores(run: Run) -> str:
-    """Return one number for the scores of a run."""
+    """Return a hash of the scores of a run."""
     paths = sorted(run.path.glob("score/[!.]*/scores.json"))
     return files.text_sha256(json.dumps(files.hashes(paths, run.path)))
 
 
 def has_digest(page: Path, digest: str) -> bool:
-    """True if a page exists and was made from what has this digest."""
+    """True if a page exists and names this digest of its inputs."""
     if not page.is_file():
         return False
     try:

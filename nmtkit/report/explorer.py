@@ -1,5 +1,5 @@
-"""The data of a page's sentence explorer: texts, scores and attention of every sentence, as one
-JSON object of bounded size.
+"""The data of a page's sentence explorer: the texts, scores and attention of every sentence in one
+JSON object of limited size.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from nmtkit.errors import DataError, counted
+from nmtkit.errors import counted
 from nmtkit.files import JsonObject
 from nmtkit.records import load
 from nmtkit.report.contents import Contents
@@ -19,20 +19,18 @@ if TYPE_CHECKING:
     from nmtkit.report.page import Part
 
 MOST = 4_000_000
-"""Bytes of JSON that the sentences of all sets may take; of more, every second, third, … is
-shown.
+"""The most bytes of JSON for the sentences of all sets. If they need more, the page has only every
+second or third sentence, and so on.
 """
-
-
 MOST_WEIGHTS = 40_000
-"""The page leaves out the attention of a sentence with more weights, because a browser makes a
-table cell for each weight.
+"""The page leaves out the attention of a sentence with more weights: a browser makes a table cell
+for each.
 """
 
 
 def read_attention(contents: Contents) -> list[SystemAttention]:
-    """Return what `analyze attention` keeps, a system each; [] if it was not run. Attention that is
-    out of date is left out with a remark, and so is a damaged file or a sentence with too many
+    """Return the attention of each system that `analyze attention` stored; [] if it was not run.
+    A remark names what is left out: outdated attention, a damaged file, a sentence with too many
     weights.
     """
     if (reported := contents.findings.get("attention")) is None:
@@ -48,25 +46,22 @@ def read_attention(contents: Contents) -> list[SystemAttention]:
 
     systems = []
     for name in names:
-        try:
+        problem = f"analyze/attention/{name} cannot be read"
+        with contents.noting(problem, f"{reported.command} --force"):
             system = load(SystemAttention, folder / name)
-        except DataError as error:
-            text = f"analyze/attention/{name} cannot be read ({error.message})"
-            contents.note(text, f"{reported.command} --force")
-            continue
-        known = system.sentences
-        short = {k: s for k, s in known.items() if len(s.src) * len(s.tgt) <= MOST_WEIGHTS}
-        if left_out := len(known) - len(short):
-            contents.note(
-                f"attention of {system.system}: {counted(left_out, 'sentence')} left out, of more"
-                f" than {MOST_WEIGHTS:,} weights"
-            )
-        systems.append(system.model_copy(update={"sentences": short}))
+            known = system.sentences
+            short = {k: s for k, s in known.items() if len(s.src) * len(s.tgt) <= MOST_WEIGHTS}
+            if left_out := len(known) - len(short):
+                contents.note(
+                    f"attention of {system.system}: {counted(left_out, 'sentence')} left out, of"
+                    f" more than {MOST_WEIGHTS:,} weights"
+                )
+            systems.append(system.model_copy(update={"sentences": short}))
     return systems
 
 
 def step_of(all_texts: Sequence[Texts], most: int = MOST) -> int:
-    """Return n for which every n-th line of all sets takes at most `most` bytes."""
+    """Return the step n at which every n-th line of all sets takes at most `most` bytes."""
     texts = (script_text(_rows(texts, range(len(texts.sources)))) for texts in all_texts)
     return max(1, -(-sum(len(text.encode()) for text in texts) // most))
 

@@ -1,4 +1,4 @@
-"""The page: the contents of one run or of several, put into one HTML file that needs no other."""
+"""The page: the contents of one or several runs in one HTML file that needs no other file."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from nmtkit.report.contents import Contents, Remark, ReportedFinding
 from nmtkit.report.explorer import data, script_text
 from nmtkit.report.texts import Texts, side_by_side
 from nmtkit.score import lengths, result_tables
+from nmtkit.score.stored_scores import Scores
 from nmtkit.tables import figures
 from nmtkit.tables.table import Estimate, Table, text
 
@@ -31,9 +32,9 @@ if TYPE_CHECKING:
 
 TEMPLATES = Path(__file__).parent / "templates"
 MOST_WIDTH = 90
-"""Characters of a line, above which a table of few rows is turned, so that it fits paper."""
+"""A wider table of few rows is turned, so that it fits paper; in characters."""
 MOST_ROWS = 1000
-"""Rows of a table that are shown; all of them are in the finding's table.csv."""
+"""The most rows of a table that are shown; table.csv of the finding has all of them."""
 
 
 @dataclass(frozen=True)
@@ -41,11 +42,11 @@ class Part:
     """The part of a page on one run.
 
     Attributes:
-        contents: of the run.
-        texts: of the sets whose texts can be shown.
-        step: the explorer holds every `step`-th line.
-        attention: in the explorer.
-        number: counts the runs of a page from 1; 0 for one run alone.
+        contents: the contents of the run.
+        texts: the sets whose texts can be shown.
+        step: the explorer has every `step`-th line.
+        attention: the attention in the explorer.
+        number: number of the run on the page, from 1; 0 if the page has one run.
     """
 
     contents: Contents
@@ -56,7 +57,7 @@ class Part:
 
     @property
     def prefix(self) -> str:
-        """Before every id of this run."""
+        """The beginning of every id of this run."""
         return f"run{self.number}-" if self.number else ""
 
     @property
@@ -66,13 +67,13 @@ class Part:
 
     @property
     def title(self) -> str:
-        """What is compared, on which data."""
+        """The systems and the data."""
         names = {name for result in self.contents.scores.values() for name in result.names}
         systems = f"{len(names)} systems" if len(names) > 1 else next(iter(names))
         return f"{systems} on {self.contents.manifest.dataset}, {' to '.join(self.languages)}"
 
     def command(self, text: str) -> str:
-        """Return a command as it is typed for this run."""
+        """Return a command with the option that names this run."""
         return of_run(text, self.contents.run)
 
 
@@ -81,16 +82,16 @@ def render(parts: Sequence[Part], drawn: Drawn, **about: str) -> str:
 
     Args:
         parts: the runs.
-        drawn: takes the figures of the page.
-        about: title, commit, made (the time), digest (of all that the page depends on) and scores
-            (the digest of the scores of the first run).
+        drawn: collects the figures of the page.
+        about: title, commit, made (the time), digest (of everything that the page depends on) and
+            scores (the digest of the scores of the first run).
     """
     environment = _environment()
     run = environment.get_template("run.html")
     script = "\n".join(
         (TEMPLATES / name).read_text("utf-8") for name in ("tables.js", "explorer.js")
     )
-    # Everything that is marked as markup comes from a template, or has no markup left in it.
+    # All texts of class Markup come from a template, or have no markup left in them.
     values = {
         **about,
         "version": nmtkit.__version__,
@@ -105,9 +106,9 @@ def render(parts: Sequence[Part], drawn: Drawn, **about: str) -> str:
 
 
 def _of_run(part: Part, drawn: Drawn) -> dict[str, Any]:
-    """Return what is shown of a run."""
+    """Return what run.html shows of a run."""
     contents = part.contents
-    sets = [_of_set(contents, name, drawn) for name in contents.scores]
+    sets = [_of_set(name, result, drawn) for name, result in contents.scores.items()]
     learning = _learning(contents, drawn)
     findings = {
         name: _finding(name, finding, drawn)
@@ -119,21 +120,14 @@ def _of_run(part: Part, drawn: Drawn) -> dict[str, Any]:
         "contents": contents,
         "level": 3 if part.number else 2,
         "sets": sets,
-        "reading": comparison.READING,
-        "cautions": comparison.cautions(contents),
         "learning": learning,
         "length_finding": findings.pop("lengths", None),
         "findings": list(findings.values()),
-        "undone": {
-            name: shows for name, shows in ANALYSES.items() if name not in contents.findings
-        },
-        "shown": side_by_side(part.texts[0]) if part.texts else ("", []),
-        "provenance": provenance.tables(contents),
     }
 
 
 def sort_key(value: Any) -> str:
-    """Return a cell's key for sorting; "" for nothing."""
+    """Return the key by which a cell is sorted; "" for an empty cell."""
     number = value.value if isinstance(value, Estimate) else value
     if number is None or number != number:  # NaN
         return ""
@@ -141,10 +135,10 @@ def sort_key(value: Any) -> str:
 
 
 class Drawn:
-    """Figures of one page, each with ids of its own.
+    """The figures of one page, each with ids of its own.
 
     Attributes:
-        figures: the SVG of each by its name.
+        figures: the SVG of each figure, by its name.
     """
 
     def __init__(self) -> None:
@@ -170,6 +164,11 @@ def _environment() -> Environment:
         keep_trailing_newline=True,
     )
     environment.globals |= {
+        "comparison": comparison,
+        "provenance": provenance,
+        "result_tables": result_tables,
+        "analyses": ANALYSES,
+        "side_by_side": side_by_side,
         "key": sort_key,
         "text": text,
         "dotted": _dotted,
@@ -181,7 +180,7 @@ def _environment() -> Environment:
 
 
 def _for_page(table: Table) -> Table:
-    """Return a table as it is shown: turned if it is of costs, or wide, and has few rows."""
+    """Return a table as the page shows it: turned if it has few rows and is wide or of costs."""
     many = len(table.columns) > len(table.rows) > 0 and table.may_turn
     if many and (table.grid().width > MOST_WIDTH or table.name == "cost"):
         turned = table.turned()
@@ -202,7 +201,7 @@ def _forms(table: Table) -> dict[str, tuple[str, Markup]]:
 
 
 def _dotted(text: str) -> Markup:
-    """Return a text that may be torn at spaces and after dots, but not at hyphens."""
+    """Return a text that may be wrapped at spaces and after dots, but not at hyphens."""
     words = []
     for word in text.split(" "):
         parts = (escape(part) for part in re.split(r"(?<=[.])(?=\D)", word))
@@ -211,26 +210,15 @@ def _dotted(text: str) -> Markup:
     return Markup(" ").join(words)
 
 
-def _of_set(contents: Contents, name: str, drawn: Drawn) -> dict[str, Any]:
-    """Return what is shown of a scored set."""
-    result = contents.scores[name]
-    groups = result.by_length
-    figure = lengths.figure(groups.groups, groups.unit, name) if groups else None
-    points = comparison.differences(result)
-    axis, seeds = comparison.difference_label(result), comparison.group_of(result)
-    colours = list(dict.fromkeys(seeds.values()))
-    deltas = figures.differences(points, axis, colours) if points else None
-    tables = result_tables.tables(result)
-    by_length = [table for stem, table in tables.items() if stem.startswith("lengths")]
+def _of_set(name: str, result: Scores, drawn: Drawn) -> dict[str, Any]:
+    """Return what run.html shows of a scored set."""
+    groups, deltas = result.by_length, comparison.figure(result)
+    bars = lengths.figure(groups.groups, groups.unit, name) if groups else None
     return {
         "name": name,
-        "verdicts": comparison.verdicts(result),
+        "result": result,
         "differences": drawn(deltas, f"differences-{name}", f"Differences in BLEU on {name}"),
-        "tables": comparison.tables(contents, name),
-        "details": [tables[stem] for stem in ("table", "significance") if stem in tables],
-        "paper": result.paper.table if result.paper else None,
-        "by_length": by_length,
-        "figure": drawn(figure, f"lengths-{name}", f"BLEU by source length on {name}"),
+        "lengths": drawn(bars, f"lengths-{name}", f"BLEU by source length on {name}"),
     }
 
 
@@ -250,8 +238,8 @@ def _finding(name: str, reported: ReportedFinding, drawn: Drawn) -> dict[str, An
 
 
 def _learning(contents: Contents, drawn: Drawn) -> dict[str, Any]:
-    """Return the curves over updates, epochs and minutes, drawn here from the logs, beside the
-    finding of `analyze convergence`, if there is one.
+    """Return the curves over updates, epochs and minutes, drawn from the logs, and the finding of
+    `analyze convergence`, if there is one.
     """
     curves = {
         system.name: system.curves
@@ -268,7 +256,7 @@ def _learning(contents: Contents, drawn: Drawn) -> dict[str, Any]:
             if figure := drawn(figures.curves(both), f"learning-{axis}", label):
                 images[axis] = figure
     finding = contents.findings.get("convergence")
-    if finding and images:  # those of the finding are over updates alone
+    if finding and images:  # the finding's own figure is over updates only
         finding = replace(finding, figure=None)
     shown = finding and _finding("convergence", finding, drawn)
     return {"figures": images, "curves": curves, "finding": shown}

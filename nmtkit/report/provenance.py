@@ -1,5 +1,5 @@
-"""The sources of a run's numbers: corpus, commits, seeds, settings that differ between systems, and
-the history of its stages.
+"""Where the numbers of a run come from: corpus, commits, seeds, settings that differ between
+systems, and the history of its stages.
 """
 
 from __future__ import annotations
@@ -13,18 +13,6 @@ from nmtkit.report.contents import Contents
 from nmtkit.run import StageCall
 from nmtkit.tables.table import Column, Table, text_column, text_columns
 from nmtkit.toml import differing
-
-
-def tables(contents: Contents) -> dict[str, Table]:
-    """Return every table of a run's provenance."""
-    differing, shared = settings(contents)
-    return {
-        "corpus": corpus(contents.manifest),
-        "systems": systems(contents),
-        "settings": differing,
-        "same": shared,
-        "history": history(contents.calls),
-    }
 
 
 def corpus(manifest: Manifest) -> Table:
@@ -59,26 +47,24 @@ def corpus(manifest: Manifest) -> Table:
 
 
 def settings(contents: Contents) -> tuple[Table, Table]:
-    """Return the settings of training in which the systems differ, a column a system, and those
-    that all share.
+    """Return the settings of training in which the systems differ, one column a system, and the
+    settings that all systems share.
     """
     names = [system.name for system in contents.systems]
     flat = [system.settings for system in contents.systems]
-    keys = differing(flat)
-    shared = [
-        [key, _shown(value)] for of in flat[:1] for key, value in of.items() if key not in keys
-    ]
+    different = differing(flat)
+    shared = flat[0].items() if flat else ()
     return Table(
         "settings",
         "Settings in which the systems differ",
         text_columns("setting", *names),
-        [[key, *(_shown(of.get(key)) for of in flat)] for key in keys],
+        [[key, *(_shown(of.get(key)) for of in flat)] for key in different],
         ["–: a setting that the system's variant does not have"],
     ), Table(
         "same",
         "Settings that all systems share",
         [text_column("setting"), text_column("value", "all systems")],
-        shared,
+        [[key, _shown(value)] for key, value in shared if key not in different],
     )
 
 
@@ -96,26 +82,19 @@ def systems(contents: Contents) -> Table:
     """Return the variant and seed of each system, and the checkpoint that translated each set."""
     columns = [text_column("system"), text_column("variant"), Column("seed", "seed")]
     columns += [text_column(name, f"checkpoint for {name}") for name in contents.scores]
-    rows = [
-        [
-            *(system.name, system.settings.get("variant"), system.seed),
-            *(_checkpoints(contents, system.name, set_name) for set_name in contents.scores),
-        ]
-        for system in contents.systems
-    ]
+    rows = []
+    for system in contents.systems:
+        row = [system.name, system.settings.get("variant"), system.seed]
+        for set_name in contents.scores:
+            meta = contents.translations[set_name].get(system.name)
+            names = ", ".join(used.name for used in meta.checkpoints) if meta else ""
+            row.append(f"{names} on {meta.hardware.get('name')}" if meta and names else None)
+        rows.append(row)
     return Table("systems", "Systems", columns, rows)
 
 
-def _checkpoints(contents: Contents, system: str, set_name: str) -> str | None:
-    meta = contents.translations[set_name].get(system)
-    if meta is None:
-        return None
-    names = ", ".join(checkpoint.name for checkpoint in meta.checkpoints)
-    return f"{names} on {meta.hardware.get('name')}" if names else None
-
-
 def history(records: list[StageCall]) -> Table:
-    """Return the calls of stages, the latest one first."""
+    """Return the calls of stages, the latest call first."""
     columns = [
         text_column("start"),
         Column("seconds", "took, seconds"),
@@ -127,18 +106,15 @@ def history(records: list[StageCall]) -> Table:
     rows = []
     for call in reversed(records):
         command = shlex.join(["nmtkit", *(call.argv or [call.stage])])
-        program = call.commit, call.device, call.seed
-        rows.append([call.start, _seconds(call), call.exit, *program, command])
+        row = call.start, _seconds(call), call.exit, call.commit, call.device, call.seed, command
+        rows.append(row)
     notes = ["commit: of nmtkit; -dirty: the checkout had changes that no commit has"]
     return Table("history", "Calls of stages", columns, rows, notes)
 
 
 def _seconds(call: StageCall) -> int | None:
     try:
-        start, end = (
-            datetime.strptime(str(moment), "%Y-%m-%dT%H:%M:%S%z")
-            for moment in (call.start, call.end)
-        )
-    except ValueError:
+        start, end = datetime.fromisoformat(call.start), datetime.fromisoformat(call.end or "")
+        return round((end - start).total_seconds())
+    except (TypeError, ValueError):  # damaged, or still running
         return None
-    return round((end - start).total_seconds())

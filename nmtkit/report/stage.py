@@ -1,13 +1,11 @@
-"""The stage `report`: everything that is known of a run, or of several, as one page,
-RUN/report/index.html.
-"""
+"""The stage `report`: all results of one or several runs as one page, RUN/report/index.html."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,25 +33,28 @@ INPUTS = (
     "analyze/attention/[!.]*.json",
     "analyze/[!.]*/figure.svg",
 )
-"""The files of a run that a page depends on, beside the history."""
+"""The files of a run that a page depends on, besides the history."""
 
 
 def report(run: Run, **values: Any) -> Path:
-    """Write the page of a run, or of several; its path is printed on stdout.
+    """Write the page of one or several runs and print its path on stdout.
 
     Args:
         run: the run; only what other stages wrote into it is read.
-        values: of `ReportOptions`.
-    Returns: the page.
-    Raises: DataError if a run is not prepared or has no scores; ConfigError for a run that is named
-        twice; EnvironmentProblem if the page cannot be written, or matplotlib is missing for its
-        figures.
+        values: values of `ReportOptions`.
+    Returns: the path of the page.
+    Raises: DataError if a run is not prepared or has no scores; ConfigError if a run is named
+        twice; EnvironmentProblem if the page cannot be written, or --figure-width lacks matplotlib.
     """
     options = ReportOptions.of(values)
     runs = [run, *map(choose, options.also)]
     for each in runs:
         each.manifest()
-    _check(runs)
+    paths = [each.path.resolve() for each in runs]
+    for number, path in enumerate(paths):
+        if path in paths[:number]:
+            message = f"{runs[number].path} is in this page already"
+            raise ConfigError(message, where="--also", hint="name each run once")
     if options.figure_width and not drawing.available():
         message = "figures need matplotlib"
         raise EnvironmentProblem(message, where="--figure-width", hint="pip install matplotlib")
@@ -79,16 +80,23 @@ def report(run: Run, **values: Any) -> Path:
 
 
 def _write(path: Path, parts: Sequence[page.Part], options: ReportOptions, **about: str) -> None:
-    """Write the page, and report what is missing from it.
+    """Write the page, and print what is missing from it.
 
-    The page is written last: its digest says that its figures are up to date too.
+    The page is written after its figures, because its digest says that they are up to date.
     """
     title = options.title or "; ".join(part.title for part in parts)
     made = time.strftime("%Y-%m-%d %H:%M %Z")
     drawn = page.Drawn()
     html = page.render(parts, drawn, title=title, made=made, **about)
-    if options.figure_width:
-        _write_figures(path.parent / "figures", drawn.figures, options.figure_width)
+    if width := options.figure_width:
+        folder = path.parent / "figures"
+        for name, svg in drawn.figures.items():
+            if pdf := drawing.as_pdf(svg, width):
+                with files.writing(folder / f"{name}.pdf", "wb") as stream:
+                    stream.write(pdf)
+            else:
+                console.warn(f"no {name}.pdf: the figure does not hold its numbers; draw it again")
+        console.say(f"report: figures of {width:g} inches in {folder}")
     files.write_text(path, html)
     console.say(f"report: written to {path} ({len(html.encode()) / 1e6:.1f} MB)")
     for part in parts:
@@ -97,29 +105,8 @@ def _write(path: Path, parts: Sequence[page.Part], options: ReportOptions, **abo
             console.say(f"report: {remark.text}{command}")
 
 
-def _write_figures(folder: Path, drawn: Mapping[str, str], width: float) -> None:
-    """Write the figures of the page as PDFs."""
-    for name, svg in drawn.items():
-        if pdf := drawing.as_pdf(svg, width):
-            with files.writing(folder / f"{name}.pdf", "wb") as stream:
-                stream.write(pdf)
-        else:
-            console.warn(f"no {name}.pdf: the figure does not hold its numbers; draw it again")
-    console.say(f"report: figures of {width:g} inches in {folder}")
-
-
-def _check(runs: Sequence[Run]) -> None:
-    """Refuse a run that is named twice."""
-    paths = set()
-    for run in runs:
-        if run.path.resolve() in paths:
-            message = f"{run.path} is in this page already"
-            raise ConfigError(message, where="--also", hint="name each run once")
-        paths.add(run.path.resolve())
-
-
 def _part(contents: Contents, number: int, runs: int) -> page.Part:
-    """Return the page's part on one of several runs, whose sentences share its space."""
+    """Return the page's part on a run; all `runs` share the space for sentences."""
     texts = [text for name in contents.scores if (text := read_texts(contents, name)) is not None]
     step = explorer.step_of(texts, explorer.MOST // runs)
     attention = explorer.read_attention(contents)
@@ -127,14 +114,12 @@ def _part(contents: Contents, number: int, runs: int) -> page.Part:
 
 
 def _digest(contents: Sequence[Contents], options: ReportOptions) -> str:
-    """Return one number for all that the page depends on: options, files, weights, history."""
+    """Return a hash of all that the page depends on: options, files, weights, history."""
     facts: list[object] = [nmtkit.__version__, code_commit(), drawing.available()]
     facts += [options.title, options.figure_width]
     for part in contents:
         run = part.run
         paths = [path for pattern in INPUTS for path in sorted(run.path.glob(pattern))]
-        hashes = files.hashes(paths, run.path)
         weights = {system.name: checkpoints.current(system) for system in run.systems()}
-        facts += [str(run.path), hashes, weights, part.calls]
-        facts.append(part.remarks)
+        facts += [str(run.path), files.hashes(paths, run.path), weights, part.calls, part.remarks]
     return files.text_sha256(json.dumps(facts, default=str))

@@ -1,4 +1,4 @@
-"""Sources, references and translations of a set with the scores of each sentence, and the words
+"""Sources, references and translations of a set, with the scores of each sentence and the words
 that differ.
 """
 
@@ -20,24 +20,24 @@ from nmtkit.score.evaluate import OF_SENTENCES
 from nmtkit.score.translations import lines_of
 
 TOKENS = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]|[\w'’-]+|\s+|.", re.S)
-"""Words, single characters where words are written without spaces, spaces, anything else;
-explorer.js has the same.
+"""Words, single characters of scripts without spaces, spaces, anything else. explorer.js has the
+same expression.
 """
 EACH_WAY = 3
-"""Sentences shown of each system's gains, and of its losses."""
+"""Sentences that are shown of each system's gains, and of its losses."""
 MOST_LINES = 40
 MOST_CHARACTERS = 3000
-"""The page shortens longer texts, because a browser compares each word of two texts with each."""
+"""The page shortens longer texts, because a browser compares all words of two texts in pairs."""
 Marked = list[tuple[str, bool]]
-"""Pieces of a text; True if a piece differs."""
+"""Pieces of a text, each with True if it differs."""
 
 
 @dataclass(frozen=True)
 class Texts:
     """The N sentences of a set.
 
-    lengths (N) are of the source in subwords, None where not known; outputs and, of each score,
-    values (N) are by system, the baseline's first.
+    Outputs are by system, the baseline first. Scores are by metric and system. Lengths are those of
+    the sources in subwords, if known.
     """
 
     set_name: str
@@ -51,8 +51,8 @@ class Texts:
 
 @dataclass(frozen=True)
 class Shown:
-    """One sentence side by side: why it is shown, its texts, and each system's output with its
-    score and what differs.
+    """One sentence side by side: its number, why it is shown, its texts, and the output of each
+    system with its score and the pieces that differ.
     """
 
     line: int
@@ -63,8 +63,8 @@ class Shown:
 
 
 def read_texts(contents: Contents, set_name: str) -> Texts | None:
-    """Return the texts of a scored set; None, with a remark, if they do not belong together any
-    more.
+    """Return the texts of a scored set; None, with a remark, if texts are missing or have another
+    number of lines than the scores.
     """
     result, run = contents.scores[set_name], contents.run
     count = result.sentences
@@ -115,24 +115,20 @@ def read_texts(contents: Contents, set_name: str) -> Texts | None:
 
 
 def _outputs(contents: Contents, set_name: str) -> dict[str, list[str]]:
-    """Return the translations that were scored, by system, the baseline's first."""
+    """Return the scored translations by system, the baseline first."""
     result, outputs = contents.scores[set_name], {}
     for name in dict.fromkeys([result.baseline, *result.names]):
         path = contents.run.system(name).translation(set_name) / "hyp.txt"
-        try:
+        problem = f"{set_name}: the translation by {name} cannot be shown"
+        with contents.noting(problem, translate_again(contents, set_name, name)):
             outputs[name] = lines_of(path, result.sentences, "")
-        except DataError as error:
-            contents.note(
-                f"{set_name}: the translation by {name} cannot be shown ({error.message})",
-                translate_again(contents, set_name, name),
-            )
     return outputs
 
 
 def _columns(path: Path, count: int) -> dict[str, tuple[str, ...]]:
-    """Return the columns of sentences.tsv by their names.
+    """Return the columns of sentences.tsv by name.
 
-    Raises: DataError or ValueError if the file is damaged, or has not `count` lines.
+    Raises: DataError or ValueError unless the file has `count` lines of equal numbers of cells.
     """
     header, *rows = [line.split("\t") for line in files.text_lines(path)]
     if len(rows) != count:
@@ -141,9 +137,9 @@ def _columns(path: Path, count: int) -> dict[str, tuple[str, ...]]:
 
 
 def _number(cell: str) -> float:
-    """Return the number of a cell.
+    """Return the number in a cell.
 
-    Raises: ValueError if it is none, or not finite.
+    Raises: ValueError if the cell has no finite number.
     """
     if not abs(number := float(cell)) <= MOST:
         raise ValueError(cell)
@@ -151,7 +147,7 @@ def _number(cell: str) -> float:
 
 
 def differences(text: str, other: str) -> Marked:
-    """Return a text in pieces; the pieces that another text does not have there are marked."""
+    """Return a text in pieces. A piece that another text does not have at this place is marked."""
     tokens, theirs = _tokens(text), _tokens(other)
     pieces = []
     for kind, start, end, *_ in difflib.SequenceMatcher(
@@ -169,12 +165,14 @@ def _tokens(text: str) -> list[str]:
 
 
 def side_by_side(texts: Texts) -> tuple[str, list[Shown]]:
-    """Return which sentences are shown, in words, and the sentences: those on which each system
-    gains and loses most against the baseline, by sentence BLEU; without the baseline, the best and
-    worst of the first system; without scores, the first ones.
+    """Return which sentences are shown, in words, and the sentences.
 
-    Returns: at most MOST_LINES, in the order of the text; words are marked that differ from the
-        first system's (of one system: the reference's).
+    Each system's largest gains and losses in sentence BLEU against the baseline are shown; without
+    the baseline, the best and worst sentences of the first system; without scores, the first
+    sentences.
+
+    Returns: at most MOST_LINES sentences, in the order of the text. Words are marked that differ
+        from the first system (if there is one system: from the reference).
     """
     why, reasons = _reasons(texts)
     lines = sorted(sorted(reasons, key=lambda line: -len(reasons[line]))[:MOST_LINES])
@@ -186,7 +184,7 @@ def side_by_side(texts: Texts) -> tuple[str, list[Shown]]:
 
 
 def _reasons(texts: Texts) -> tuple[str, dict[int, list[str]]]:
-    """Return what happens on the lines worth showing, and the reasons to show each."""
+    """Return what all shown lines have in common, and the reasons to show each line."""
     reasons: dict[int, list[str]] = {}
     bleu = texts.scores.get("bleu", {})
     base, *systems = texts.outputs

@@ -1,8 +1,8 @@
-"""sacreBLEU's counts of every sentence; only this file and edit_distance.py use its private parts.
+"""sacreBLEU's counts of every sentence. Only this file and edit_distance.py use its private parts.
 
-Resampling needs the counts of each sentence, and sacreBLEU's public functions return those of a
-corpus. A version of sacreBLEU without the private parts gives the same numbers, but more slowly: it
-scores each sentence as a corpus.
+Resampling needs the counts of each sentence, but sacreBLEU's public functions return those of a
+corpus. If a version of sacreBLEU lacks the private parts, each sentence is scored as a corpus. That
+gives the same numbers, but is slower.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def count(metric: Any, hyps: Sequence[str], refs: References) -> tuple[Any, Any]
 
     Args:
         metric: sacreBLEU's BLEU, CHRF or TER, which has read the references already.
-        hyps: one line a sentence.
-        refs: each a full reference stream.
+        hyps: one line per sentence.
+        refs: reference streams with one line per sentence.
     """
     lines = metric.words if isinstance(metric, Script) else list
     hyps = lines(hyps)
@@ -40,22 +40,23 @@ def count(metric: Any, hyps: Sequence[str], refs: References) -> tuple[Any, Any]
         sums = [sum(column) for column in zip(*rows, strict=True)]
         return rows, metric._compute_score_from_stats(sums)
     refs = [lines(ref) for ref in refs]
-    rows = [_sentence(metric, *pair) for pair in zip(hyps, zip(*refs, strict=True), strict=True)]
+    rows = []
+    for hyp, *of_hyp in zip(hyps, *refs, strict=True):
+        if isinstance(metric, CHRF):
+            rows.append(_chrf(metric, hyp, of_hyp))
+            continue
+        score = metric.corpus_score([hyp], [[ref] for ref in of_hyp])
+        if isinstance(metric, BLEU):
+            rows.append([score.sys_len, score.ref_len, *score.counts, *score.totals])
+        else:
+            rows.append([score.num_edits, score.ref_length])
     return rows, metric.corpus_score(hyps, refs)
 
 
-def _sentence(metric: Any, hyp: str, refs: Sequence[str]) -> list[float]:
-    """Return the counts of one sentence by sacreBLEU's public functions alone."""
-    if isinstance(metric, CHRF):
-        return _chrf(metric, hyp, refs)
-    score = metric.corpus_score([hyp], [[ref] for ref in refs])
-    if isinstance(metric, BLEU):
-        return [score.sys_len, score.ref_len, *score.counts, *score.totals]
-    return [score.num_edits, score.ref_length]
-
-
 def _chrf(metric: CHRF, hyp: str, refs: Sequence[str]) -> list[float]:
-    """Return the counts of one sentence with its best reference: no public function has them."""
+    """Return the chrF counts of one sentence with its best reference; sacreBLEU has no public
+    function for them.
+    """
     hyp_ngrams, best = _ngrams(metric, hyp), [0.0] * 3 * metric.order
     for number, ref in enumerate(refs):
         pairs = zip(hyp_ngrams, _ngrams(metric, ref), strict=True)
@@ -67,7 +68,7 @@ def _chrf(metric: CHRF, hyp: str, refs: Sequence[str]) -> list[float]:
 
 
 def _ngrams(metric: CHRF, line: str) -> list[Counter[Any]]:
-    """Return the n-grams of characters of each order, and for chrF++ those of words."""
+    """Return the character n-grams of each order, and for chrF++ the word n-grams of each order."""
     line = line.lower() if metric.lowercase else line
     words = [part for word in line.split() for part in _without_mark(word)]
     orders = range(1, metric.word_order + 1)
@@ -76,7 +77,7 @@ def _ngrams(metric: CHRF, line: str) -> list[Counter[Any]]:
 
 
 def _without_mark(word: str) -> list[str]:
-    """Return a word and the punctuation mark at its end, or else at its start, as chrF++ does."""
+    """Split the punctuation mark at the end, or else at the start, from a word, as chrF++ does."""
     if len(word) > 1 and word[-1] in string.punctuation:
         return [word[:-1], word[-1]]
     if len(word) > 1 and word[0] in string.punctuation:

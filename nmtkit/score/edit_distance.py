@@ -1,12 +1,13 @@
-"""The edit distance of TER, the same as sacreBLEU's, but faster.
+"""The edit distance of TER, equal to sacreBLEU's, but faster.
 
 TER moves phrases of a hypothesis as long as its distance to the reference falls, so it computes
 dozens of distances for each sentence. sacreBLEU computes them cell by cell. Here a row of the table
-is four integers, whose bits tell how neighbouring cells differ.
+is four integers, whose bits are the differences of neighbouring cells.
 
 Source: Hyyrö 2003, *A bit-vector algorithm for computing Levenshtein and Damerau edit distances*.
 
-Legend: d(i, j) distance between the first i words of a hypothesis and the first j of the reference.
+Legend: d(i, j) is the distance between the first i words of a hypothesis and the first j words of
+the reference.
 """
 
 from __future__ import annotations
@@ -21,15 +22,15 @@ from sacrebleu.metrics import lib_ter
 PRIVATE = ("BeamEditDistance", "_OP_NOP", "_OP_SUB", "_OP_DEL", "_OP_INS")
 _SLOW: Any = getattr(lib_ter, PRIVATE[0], None)
 BAND = 23
-"""sacreBLEU computes only cells at most 24 from the diagonal, which it rounds. If a best path is
-not farther from it than this, its distance is the exact one.
+"""sacreBLEU computes only cells at most 24 from the diagonal, which it rounds. Its distance is
+exact if a best path is at most this far from the diagonal.
 """
 Row = tuple[int, int, int, int]
 
 
 @contextmanager
 def fast_edit_distance() -> Iterator[None]:
-    """Let sacreBLEU compute with `EditDistance`, if this version has the private names."""
+    """Make sacreBLEU use `EditDistance`, if this version has the private names."""
     if not all(hasattr(lib_ter, name) for name in PRIVATE):
         yield
         return
@@ -41,7 +42,7 @@ def fast_edit_distance() -> Iterator[None]:
 
 
 class Operations:
-    """The operations of a path, found when sacreBLEU reads them: for one hypothesis in ten."""
+    """The operations of a path, computed when sacreBLEU reads them: for one hypothesis in ten."""
 
     def __init__(self, find: Callable[[], str]) -> None:
         self._find = find
@@ -51,11 +52,7 @@ class Operations:
 
 
 class EditDistance:
-    """Distances of hypotheses to a reference.
-
-    Args:
-        reference: its words.
-    """
+    """Distances of hypotheses to a reference, a list of words."""
 
     def __init__(self, reference: list[str]) -> None:
         self._reference, self._places = reference, dict[str, int]()
@@ -66,7 +63,8 @@ class EditDistance:
         """Return the distance of a hypothesis, and the operations from it to the reference."""
         rows = self._rows(words)
         distance = len(words) + rows[-1][0].bit_count() - rows[-1][1].bit_count()
-        # A best path is from the diagonal at most half of its costs and of the lengths' difference.
+        # A path is at most this far from the diagonal: half the sum of its costs and of the
+        # difference in length.
         if distance + abs(len(words) - len(self._reference)) <= 2 * BAND:
             return distance, Operations(lambda: self._path(words, rows)[0])
         path, farthest = self._path(words, rows)
@@ -74,12 +72,12 @@ class EditDistance:
 
     @cached_property
     def _slow(self) -> Any:
-        """sacreBLEU's own distance, which keeps the rows of beginnings."""
+        """sacreBLEU's own distance, with its cache of rows."""
         return _SLOW(self._reference)
 
     def _rows(self, words: list[str]) -> list[Row]:
-        """Return for each i the bits j where d(i, j+1) - d(i, j) is 1, and where it is -1; where
-        d(i, j) - d(i-1, j) is 1, and where it is -1.
+        """Return four integers for each i. Their bits j are set where d(i, j+1) - d(i, j) is 1,
+        where it is -1, where d(i, j) - d(i-1, j) is 1, and where it is -1.
         """
         full = (1 << len(self._reference)) - 1
         rises, falls = full, 0

@@ -19,6 +19,7 @@ from nmtkit.score.resampling import Draws
 from nmtkit.score.significance import TESTS, compare, difference
 from nmtkit.score.stored_scores import (
     Budget,
+    Comparison,
     DrawnResamples,
     LengthResult,
     MetricScore,
@@ -29,16 +30,16 @@ from nmtkit.score.stored_scores import (
 )
 from nmtkit.tables.table import check_format
 
-SystemMetrics = dict[str, dict[str, Metric]]
-"""Metrics by system and key."""
+Measured = dict[str, dict[str, Metric]]
+"""By key of the metric: the metric of each system."""
 OF_SENTENCES = ("bleu", "chrf")
 """Metrics whose sentence scores are stored."""
 
 
 @dataclass(frozen=True)
 class Output:
-    """The output of one system: detokenised lines, and the same as tokens in their own case for the
-    metrics that read tokens.
+    """The output of one system: detokenised lines, and the same lines as tokens, with their case,
+    for metrics that read tokens.
     """
 
     name: str
@@ -51,14 +52,14 @@ class Task:
     """What systems are measured against, and how.
 
     Args:
-        scorer: the metrics against its references.
-        baseline: the system that differences are taken against.
+        scorer: the metrics, with the references.
+        baseline: the system that all others are compared with.
         options: the resamples, the test of the main table, the length groups.
-        src_lengths: (N) for results by length; length_unit: their unit.
-        texts: of the set, for external metrics.
+        src_lengths: (N) source lengths, for results by length; length_unit: their unit.
+        texts: the texts of the set, for external metrics.
         seed_groups: the systems by training seed.
-        budgets: of the systems' trainings.
-        remarks: on the translations.
+        budgets: the training budget of each system.
+        remarks: remarks on the translations.
     """
 
     scorer: Scorer
@@ -73,10 +74,7 @@ class Task:
 
 
 def check_options(options: ScoreOptions) -> None:
-    """Refuse unknown values before any work is done.
-
-    Raises: ConfigError naming the known ones.
-    """
+    """Raise ConfigError for an unknown value, before any work is done."""
     check_format(options.output_format)
     message = f"unknown significance test '{options.test}'"
     check_known(options.test, TESTS, message, "--significance")
@@ -89,8 +87,8 @@ def check_options(options: ScoreOptions) -> None:
 
 
 def asked_metrics(options: ScoreOptions) -> list[str]:
-    """Return the keys of the metrics that are asked for: BLEU and those of --metrics, then the
-    external ones.
+    """Return the keys of the metrics that are asked for: those of --metrics with BLEU first, then
+    the external metrics.
 
     Raises: ConfigError for an unknown name.
     """
@@ -105,10 +103,10 @@ def asked_metrics(options: ScoreOptions) -> list[str]:
 
 
 def _columns(outputs: Sequence[Output], task: Task) -> list[str]:
-    """Return the keys of all metrics, in the order of the columns; one that makes no sense here, or
-    is too slow for these texts, is left out with a remark.
+    """Return the keys of all metrics, in the order of the columns. A default metric that makes no
+    sense here, or is too slow for these texts, is left out with a remark.
 
-    Raises: ConfigError if a metric that is asked for makes no sense here.
+    Raises: ConfigError if a metric of --metrics makes no sense here, or is too slow.
     """
     asked, scorer = asked_metrics(task.options), task.scorer
     texts = [output.lines for output in outputs]
@@ -124,25 +122,24 @@ def _columns(outputs: Sequence[Output], task: Task) -> list[str]:
     return asked
 
 
-def measure(outputs: Sequence[Output], task: Task) -> SystemMetrics:
-    """Return every metric of every system, in the order of the outputs.
+def measure(outputs: Sequence[Output], task: Task) -> Measured:
+    """Return every metric of every system, in the order of the columns and of the outputs.
 
     Raises: DataError if line counts differ; ConfigError if a metric makes no sense here.
     """
-    scorer, metrics = task.scorer, SystemMetrics()
-    external, keys = external_metrics(task.options), _columns(outputs, task)
+    scorer, external = task.scorer, external_metrics(task.options)
+    metrics: Measured = {key: {} for key in _columns(outputs, task)}
     for remark in scorer.remarks:
         console.say(f"{task.texts.name}: {remark}")
-    with console.progress(f"scoring {task.texts.name}", len(outputs) * len(keys)) as advance:
+    with console.progress(f"scoring {task.texts.name}", len(outputs) * len(metrics)) as advance:
         for output in outputs:
-            metrics[output.name] = {}
-            for key in keys:
+            for key, by_system in metrics.items():
                 if key in external:
                     metric = external[key].measure(output.name, output.lines, task.texts)
                 else:
                     tokens = METRICS[key].of_tokens
                     metric = scorer.score(key, output.tokens if tokens else output.lines)
-                metrics[output.name][key] = metric
+                by_system[output.name] = metric
                 advance(1)
             if looks_tokenized(output.lines) and not looks_tokenized(scorer.refs[0]):
                 remark = "100 lines or more end in ' .': is this text detokenised?"
@@ -152,20 +149,31 @@ def measure(outputs: Sequence[Output], task: Task) -> SystemMetrics:
     return metrics
 
 
-def evaluate(metrics: SystemMetrics, task: Task) -> Scores:
-    """Compare every system with the baseline, group by training seed and by length.
+def evaluate(metrics: Measured, task: Task) -> Scores:
+    """Compare every system with the baseline, and group by training seed and by length.
 
     Args:
-        metrics: of `measure`; the baseline is among the systems.
+        metrics: as `measure` returns them; the baseline is among the systems.
         task: references and settings.
     """
     options, baseline, scorer = task.options, task.baseline, task.scorer
     draws = Draws.of(options, len(scorer.refs[0]))
     by_seed = None
-    if task.seed_groups:
+    if groups := task.seed_groups:
         grouping = options.group_by or "seed"
-        by_seed = seeds.summarize(
-            task.seed_groups, metrics, baseline, options.test, draws, grouping
+        by_seed = seeds.summarize(groups, metrics, baseline, options.test, draws, grouping)
+    by_length = None
+    if options.length_groups:
+        in_groups = (task.src_lengths, options.length_groups, draws, baseline, options.test)
+        by_length = LengthResult(
+            buckets=options.length_groups,
+            unit=task.length_unit,
+            groups=lengths.by_length(metrics["bleu"], *in_groups),
+            further={
+                key: [score for score, *_ in lengths.in_groups(metrics[key], *in_groups)]
+                for key in asked_metrics(options)
+                if key != "bleu"
+            },
         )
     return Scores(
         format=4,
@@ -175,7 +183,7 @@ def evaluate(metrics: SystemMetrics, task: Task) -> Scores:
         references=len(scorer.refs),
         empty_references=sum(not line.strip() for ref in scorer.refs for line in ref),
         baseline=baseline,
-        signatures={key: metric.signature for key, metric in metrics[baseline].items()},
+        signatures={key: by_system[baseline].signature for key, by_system in metrics.items()},
         resampling=DrawnResamples(
             draws.resamples, draws.trials, draws.ratio, draws.seed, "95% percentile bootstrap"
         ),
@@ -186,84 +194,58 @@ def evaluate(metrics: SystemMetrics, task: Task) -> Scores:
         },
         version=nmtkit.__version__,
         commit=code_commit(),
-        remarks=[
-            *scorer.remarks,
-            *unequal(task.budgets, task.seed_groups),
-            *task.remarks,
-        ],
-        systems=[_system(name, metrics, baseline, draws) for name in metrics],
+        remarks=[*scorer.remarks, *unequal(task.budgets, task.seed_groups), *task.remarks],
+        systems=[_system(name, metrics, baseline, draws) for name in metrics["bleu"]],
         seeds=by_seed,
-        by_length=_by_length(metrics, task, draws),
+        by_length=by_length,
         asked=asked_metrics(options),
     )
 
 
-def _system(name: str, metrics: SystemMetrics, baseline: str, draws: Draws) -> SystemScores:
+def _system(name: str, metrics: Measured, baseline: str, draws: Draws) -> SystemScores:
     """Return one system's scores, and its differences and tests against the baseline."""
-    bleu = metrics[name]["bleu"]
+    scores, differences = {}, {}
+    tests: dict[str, dict[str, Comparison]] = {test: {} for test in TESTS if name != baseline}
+    for key, by_system in metrics.items():
+        metric = by_system[name]
+        score = draws.score(metric)
+        scores[key] = MetricScore(
+            metric.name, score.value, score.low, score.high, metric.signature, metric.details
+        )
+        if name != baseline:
+            pair = metric, by_system[baseline], draws
+            differences[key] = difference(*pair)
+            for test, by_metric in tests.items():
+                by_metric[key] = compare(test, *pair)
+    bleu = metrics["bleu"][name]
     ratio = draws.score(bleu, formulas.length_ratio)
-    scores = {key: _score(metric, draws) for key, metric in metrics[name].items()}
-    differences, tests = {}, {}
-    if name != baseline:
-        pairs = {
-            key: (metric, metrics[baseline][key], draws) for key, metric in metrics[name].items()
-        }
-        differences = {key: difference(*pair) for key, pair in pairs.items()}
-        tests = {test: {key: compare(test, *pair) for key, pair in pairs.items()} for test in TESTS}
     return SystemScores(name, scores, ratio, bleu.empty_hypotheses, differences, tests)
 
 
-def _score(metric: Metric, draws: Draws) -> MetricScore:
-    value = draws.score(metric)
-    return MetricScore(
-        metric.name, value.value, value.low, value.high, metric.signature, metric.details
-    )
-
-
-def _by_length(metrics: SystemMetrics, task: Task, draws: Draws) -> LengthResult | None:
-    """Return the scores by length if they are asked for."""
-    buckets = task.options.length_groups
-    if buckets is None:
-        return None
-    by_metric = {
-        key: {name: of_system[key] for name, of_system in metrics.items()}
-        for key in ("bleu", *asked_metrics(task.options))
-    }
-    grouping = (task.src_lengths, buckets, draws, task.baseline, task.options.test)
-    groups = lengths.by_length(by_metric.pop("bleu"), *grouping)
-    further = {
-        key: [score for score, *_ in lengths.in_groups(scores, *grouping)]
-        for key, scores in by_metric.items()
-    }
-    return LengthResult(buckets=buckets, unit=task.length_unit, groups=groups, further=further)
-
-
-def sentence_rows(metrics: SystemMetrics, src_lengths: Array) -> list[str]:
+def sentence_rows(metrics: Measured, src_lengths: Array) -> list[str]:
     """Return the lines of sentences.tsv: line number from 1, source length, and each system's
     sentence BLEU, chrF and external scores.
     """
     header, columns = ["line", "src_length"], []
-    for name, of_system in metrics.items():
-        for key in of_system:
-            if key in METRICS and key not in OF_SENTENCES:
-                continue
-            header.append(f"{name}.{key}")
-            columns.append(of_system[key].sentence_scores())
-    lines = ["\t".join(header)]
-    for number, length in enumerate(src_lengths):
-        scores = [f"{column[number]:.4f}" for column in columns]
-        lines.append("\t".join([str(number + 1), str(int(length)), *scores]))
-    return lines
+    for name in metrics["bleu"]:
+        for key, by_system in metrics.items():
+            if key in OF_SENTENCES or key not in METRICS:
+                header.append(f"{name}.{key}")
+                columns.append(by_system[name].sentence_scores())
+    rows = [header]
+    for number, (length, *scores) in enumerate(zip(src_lengths, *columns, strict=True), 1):
+        rows.append([str(number), str(int(length)), *(f"{score:.4f}" for score in scores)])
+    return list(map("\t".join, rows))
 
 
 def check_baseline(against: str | None, names: Sequence[str]) -> str:
-    """Return the baseline among the systems: the named one, else the first.
+    """Return the named baseline, or else the first system.
 
-    Raises: DataError if the named one is not there.
+    Raises: DataError if the named baseline is not among the systems.
     """
     if against is not None and against not in names:
         raise DataError(
-            f"the baseline '{against}' has nothing to compare with here",
+            f"the baseline '{against}' is not one of the systems",
             where="--against",
             hint="one of: " + ", ".join(names),
         )

@@ -1,10 +1,10 @@
 """External metrics: a command or a file with one number for each sentence.
 
 The score of a corpus is the mean over its sentences. So the statistics of a sentence are its score
-and 1, and intervals, tests and length groups treat an external metric like any other.
+and 1, and intervals, tests and length groups treat an external metric like any other metric.
 
-A command comes from the command line only. A run keeps the numbers that a command printed, and
-nothing that is read from a run is ever executed.
+Commands come only from the command line. A run keeps the numbers that a command printed. Nothing
+that is read from a run is ever executed.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ LOWER = "lower"
 """`NAME:lower=…`: lower is better."""
 _NAME = re.compile(r"[A-Za-z][\w.+-]*", re.ASCII)
 _BREAKS = re.compile("[\t\n\v\f\r\x1c-\x1e\x85\u2028\u2029]")
-"""Characters at which some language's functions split lines, or fields."""
+"""Characters at which some programming language splits lines or fields."""
 _SHOWN = 3
-"""Lines of a failed command's messages that are shown."""
+"""The number of lines of a failed command's messages in the error."""
 
 
 @dataclass(frozen=True)
 class SetTexts:
-    """The texts of a set, beside the hypotheses.
+    """The sources and references of a set.
 
     Args:
-        name: of the set.
-        sources: (N) lines; references: each a full stream of lines.
-        folder: where the numbers of commands are kept; None to keep nothing.
-        force: run commands again.
+        name: the name of the set.
+        sources: (N) lines; references: reference streams of N lines.
+        folder: the folder that keeps the numbers of commands; None to keep nothing.
+        force: True to run commands again.
     """
 
     name: str
@@ -72,7 +72,7 @@ class ExternalMetric(ABC):
     """A metric with one number for each sentence.
 
     Args:
-        name: of its column; origin: the command, or the path of the scores.
+        name: the name of its column; origin: the command, or the path of the scores.
     """
 
     option: ClassVar[str]
@@ -85,12 +85,12 @@ class ExternalMetric(ABC):
     def scores(self, system: str, hyps: Sequence[str], texts: SetTexts) -> list[float]:
         """Return the number of each sentence.
 
-        Raises: DataError if there are others than one number for each line.
+        Raises: DataError unless there is one number for each line.
         """
 
     @abstractmethod
     def depends_on(self, set_name: str, systems: Sequence[str]) -> str:
-        """Return a hash of everything besides the texts that the scores depend on."""
+        """Return a hash of everything that the scores depend on, except the texts."""
 
     @property
     def where(self) -> str:
@@ -101,7 +101,7 @@ class ExternalMetric(ABC):
         """Return the metric of one system.
 
         Args:
-            system: its name; hyps: (N) lines; texts: of the set.
+            system: the name of the system; hyps: (N) lines.
         Raises: DataError as `scores`.
         """
         names = [f"nrefs:{len(texts.references)}", f"{self.kind}:{self.origin}", "corpus:mean"]
@@ -119,27 +119,28 @@ def numbers(
     unit: str = "sentence",
     infinite: bool = False,
 ) -> list[float]:
-    """Return the numbers that lines hold.
+    """Return the numbers in lines of text, one number a line.
 
     Args:
-        expected: how many there must be.
+        expected: the expected number of lines.
         source, where, unit: for errors: what the lines are, the option that names them, and what
             each number belongs to.
-        infinite: True if a number may be infinite, such as the log-probability of 0.
-    Raises: DataError for another count, or a line that is not such a number.
+        infinite: True if a number may be infinite, such as the logarithm of a probability of 0.
+    Raises: DataError for another number of lines, or a line that is not such a number.
     """
     values = []
     for number, line in enumerate(itertools.islice(lines, expected + 1), 1):
         try:
-            values.append(float(line))
+            value = float(line)
         except ValueError:
-            values.append(math.nan)
-        if math.isnan(values[-1]) or not (infinite or math.isfinite(values[-1])):
+            value = math.nan
+        if math.isnan(value) or not (infinite or math.isfinite(value)):
             raise DataError(
                 f"line {number} of {source} is not a finite number: {line[:60]!r}",
                 where=where,
                 hint="one number a line, nothing else (of a command: messages go to stderr)",
             )
+        values.append(value)
     if len(values) != expected:
         more = len(values) > expected  # a pipe may never end
         amount = "more numbers" if more else counted(len(values), "number")
@@ -186,7 +187,7 @@ class CommandMetric(ExternalMetric):
         )
         try:
             output, errors = process.communicate(rows.encode())
-        except BaseException:  # a signal: nothing that the command has started may live on
+        except BaseException:  # such as a signal: end everything that the command has started
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
@@ -206,10 +207,10 @@ class CommandMetric(ExternalMetric):
         return output.decode("utf-8", "replace")
 
     def depends_on(self, set_name: str, systems: Sequence[str]) -> str:
-        """Return a hash of the command and of the files that it names: its script, its model."""
+        """Return a hash of the command and of the files that it names, such as its script."""
         try:
             words = shlex.split(self.origin)
-        except ValueError:  # an open quote: the shell will say so
+        except ValueError:  # an open quote, about which the shell will complain
             words = []
         paths = [path for word in words if (path := Path(word).expanduser()).is_file()]
         return _sha256(self.where, str(self.higher_is_better), *map(files.sha256, paths))
@@ -237,9 +238,9 @@ class FileMetric(ExternalMetric):
 
 
 def external_metrics(options: ScoreOptions) -> dict[str, ExternalMetric]:
-    """Return the external metrics that options name, by name.
+    """Return the external metrics of the options by name.
 
-    Raises: ConfigError for a text that is not NAME=…, and for a name that is taken.
+    Raises: ConfigError for a value that is not NAME=…, or a name that is taken.
     """
     metrics = {}
     for kind, texts in ((CommandMetric, options.metric), (FileMetric, options.metric_scores)):
@@ -255,7 +256,7 @@ def external_metrics(options: ScoreOptions) -> dict[str, ExternalMetric]:
 def parse(kind: type[CommandMetric | FileMetric], text: str) -> ExternalMetric:
     """Return the metric of NAME=… or NAME:lower=….
 
-    Raises: ConfigError for another text.
+    Raises: ConfigError for any other text.
     """
     label, _, origin = text.partition("=")
     name, colon, direction = label.partition(":")
@@ -269,11 +270,10 @@ def parse(kind: type[CommandMetric | FileMetric], text: str) -> ExternalMetric:
 
 
 def check_paths(options: ScoreOptions, placeholder: str, names: Sequence[str]) -> None:
-    """Refuse one file of scores for several systems or sets.
+    """Raise ConfigError if one file would give the scores of several systems or sets.
 
     Args:
-        placeholder: "{system}" or "{set}"; names: of all systems or sets.
-    Raises: ConfigError.
+        placeholder: "{system}" or "{set}"; names: the names of all systems or sets.
     """
     for metric in external_metrics(options).values():
         several = isinstance(metric, FileMetric) and len(names) > 1

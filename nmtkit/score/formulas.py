@@ -1,7 +1,7 @@
-"""Corpus scores as functions of summed counts, for many samples at once (leading axes are free).
+"""Corpus scores as functions of summed counts, for many samples at once (any leading axes).
 
-The tests compare them with sacreBLEU's `_compute_score_from_stats` and with mteval-v13a.pl: all are
-equal but for the last few bits.
+They equal sacreBLEU's `_compute_score_from_stats` and mteval-v13a.pl except for the last few bits
+(compared in the tests).
 """
 
 from __future__ import annotations
@@ -26,16 +26,22 @@ def bleu(sums: Array, smooth: str = "exp", effective_order: bool = False) -> Arr
     Args:
         sums: (…, 10) hypothesis length, reference length, 4 counts of matching n-grams, 4 counts of
             n-grams.
-        smooth: "exp" (NIST's: each further order without a match counts half as much), "none", or
-            "mteval": as NIST's script. It also smooths a text without any match, and it counts an
-            order without n-grams as perfect; sacreBLEU gives 0 for both.
-        effective_order: leave out orders longer than the text (for single sentences).
+        smooth: "exp" (NIST's smoothing: each further order without a match counts half as much),
+            "none", or "mteval" (NIST's script, which also smooths a text without any match, and
+            counts an order without n-grams as perfect; sacreBLEU gives 0 for both).
+        effective_order: True to leave out orders longer than the text (for single sentences).
     Returns: (…) 0 to 100.
     """
-    # Counts first, samples last: numpy is fast along the last axis.
+    # The samples are the last axis, along which numpy is fast.
     counts = np.ascontiguousarray(np.moveaxis(sums, -1, 0))
     hyp_len, ref_len, correct, total = counts[0], counts[1], counts[2:6], counts[6:]
-    precision = _precision(correct, total, smooth)
+    possible = np.maximum(total, 1)
+    precision = 100 * correct / possible
+    if smooth != "none":
+        unmatched = correct == 0
+        halvings = unmatched.cumsum(0, dtype=np.int32)
+        precision = np.where(unmatched, 100 / np.ldexp(possible, halvings), precision)
+    precision = np.where(total > 0, precision, 100.0 if smooth == "mteval" else 0.0)
     logs = np.full_like(precision, _LOG_OF_ZERO)
     np.log(precision, out=logs, where=precision > 0)
     used = total > 0 if effective_order else np.ones_like(total, dtype=bool)
@@ -44,17 +50,6 @@ def bleu(sums: Array, smooth: str = "exp", effective_order: bool = False) -> Arr
     shorter = np.where(hyp_len > 0, np.exp(1 - ref_len / np.maximum(hyp_len, 1)), 0.0)
     brevity = np.where(hyp_len < ref_len, shorter, 1.0)
     return np.where(scored, brevity * np.exp(mean), 0.0)
-
-
-def _precision(correct: Array, total: Array, smooth: str) -> Array:
-    """Return the precision of each order in percent, smoothed."""
-    possible = np.maximum(total, 1)
-    precision = 100 * correct / possible
-    if smooth != "none":
-        unmatched = correct == 0
-        halvings = unmatched.cumsum(0, dtype=np.int32)
-        precision = np.where(unmatched, 100 / np.ldexp(possible, halvings), precision)
-    return np.where(total > 0, precision, 100.0 if smooth == "mteval" else 0.0)
 
 
 sentence_bleu: Formula = partial(bleu, effective_order=True)
@@ -68,8 +63,8 @@ def chrf(sums: Array) -> Array:
     that occur; recall counts twice as much. chrF2++ (Popović 2017) averages over word n-grams too.
 
     Args:
-        sums: (…, 18) for each order 1 to 6: n-grams of the hypothesis, of the reference, matching;
-            for chrF++ (…, 24) with the orders 1 and 2 of words.
+        sums: (…, 18) for each order 1 to 6 the number of n-grams of the hypothesis, of the
+            reference, and matching ones; for chrF++ (…, 24) with the orders 1 and 2 of words.
     Returns: (…) 0 to 100.
     """
     hyp, ref, match = sums[..., 0::3], sums[..., 1::3], sums[..., 2::3]
@@ -101,10 +96,10 @@ def mean(sums: Array) -> Array:
 
 
 length_ratio = mean
-"""Hypothesis words / reference words, from the counts of `bleu`, which begin with these two; NaN if
-the references have no words."""
+"""Hypothesis words / reference words: the first two counts of `bleu`. NaN if the references have no
+words."""
 
 
 def _ratio(above: Array, below: Array, otherwise: Array | float = 0.0) -> Array:
-    """Return above / below, or another value if there is nothing below."""
+    """Return above / below, or `otherwise` where `below` is 0."""
     return np.where(below > 0, above / np.where(below > 0, below, 1.0), otherwise)

@@ -36,13 +36,13 @@ class Group:
 
 
 def groups(spec: str) -> list[Group]:
-    """Return the length groups of a paper, or of your own borders; every length is in exactly one.
+    """Return the length groups of a paper, or of other borders. Every length is in one group.
 
     Args:
         spec: "dc" (<10, [10,20), … ≥50), "pr" (≤15, (15,30], (30,45], >45), or borders such as
-            "10,20,30", half-open like dc's.
+            "10,20,30" for groups like those of "dc".
     Raises: ConfigError for anything else.
-    Source: the dual-context paper's groups by subwords (dc) and the phrase paper's (pr).
+    Source: the dual-context paper (dc, by subwords) and the phrase paper (pr).
     """
     if spec == "pr":
         return [
@@ -77,17 +77,19 @@ def by_length(
     baseline: str | None = None,
     test: str = "paired_bootstrap",
 ) -> list[LengthScore]:
-    """Return corpus BLEU and length ratio of each system in each group, each with the interval of
-    resampling inside the group.
+    """Return corpus BLEU and length ratio of each system in each group, each with the interval over
+    resamples inside the group.
 
     Args:
         scores: BLEU by system, on the same lines.
         lengths: (N) source length of each line.
         spec: see `groups`.
-        draws: of the whole set; each group has draws of its own, with the same number and seed.
-        baseline: every system is compared with it inside each group; None for no comparison.
+        draws: the draws of the whole set. Each group has draws of its own, with the same number of
+            resamples and the same seed.
+        baseline: the system that all others are compared with inside each group; None for no
+            comparison.
         test: one of `significance.TESTS`.
-    Returns: by group, then by system.
+    Returns: the results by group, then by system.
     """
     results = []
     for score, metric, group_draws in in_groups(scores, lengths, spec, draws, baseline, test):
@@ -105,9 +107,9 @@ def in_groups(
     baseline: str | None,
     test: str,
 ) -> Iterator[tuple[GroupScore, Metric, Draws]]:
-    """Yield the score of each system in each group, its metric there and the group's draws.
+    """Yield the score of each system in each group, its metric in this group and the group's draws.
 
-    Args: as of `by_length`, for any metric.
+    Args: as in `by_length`, for any metric.
     """
     for group in groups(spec):
         rows = np.flatnonzero(group.mask(lengths))
@@ -133,7 +135,7 @@ COLUMNS = (
 
 
 def row(score: LengthScore | GroupScore) -> list[Any]:
-    """Return a group's cells: for BLEU in the order of COLUMNS, else without the length ratio."""
+    """Return the cells of a group: for BLEU those of COLUMNS, else without the length ratio."""
     cells = [score.group, score.sentences, score.system]
     if isinstance(score, LengthScore):
         return [*cells, score.bleu, score.length_ratio]
@@ -141,8 +143,8 @@ def row(score: LengthScore | GroupScore) -> list[Any]:
 
 
 def bars(scores: Sequence[LengthScore]) -> str:
-    """Return the groups as bars for a terminal: one line a system and group, a blank line between
-    groups.
+    """Return the groups as bars for a terminal: one line per system and group, with blank lines
+    between groups.
     """
     top = max((score.bleu.value or 0.0 for score in scores), default=0.0)
     names = max((len(score.system) for score in scores), default=0)
@@ -160,7 +162,7 @@ def bars(scores: Sequence[LengthScore]) -> str:
 
 
 def figure(scores: Sequence[LengthScore], unit: str, title: str) -> str | None:
-    """Return the groups as a figure (SVG) with intervals as error bars; None without matplotlib."""
+    """Return a figure (SVG) of the groups with intervals as error bars; None without matplotlib."""
     labels = list(dict.fromkeys(score.group for score in scores))
     series: dict[str, list[Estimate]] = {}
     for score in scores:

@@ -1,8 +1,7 @@
-"""The metrics, each value with its signature, and the per-sentence statistics that everything else
-reuses.
+"""The metrics: each score with its signature and the counts of every sentence.
 
-A corpus score is a function of sums of per-sentence counts. sacreBLEU makes the counts once. They
-are kept as an array, and then resampled, grouped by length or read sentence by sentence with the
+A corpus score is a function of the sums of sentence counts. sacreBLEU counts once. The counts are
+kept as an array, which is then resampled, grouped by length or read sentence by sentence with the
 vectorised formulas of `nmtkit.score.formulas`.
 """
 
@@ -41,15 +40,9 @@ TOKENIZERS = {
 }
 """sacreBLEU's tokenizers of languages that have their own, or no spaces between words."""
 TER_WORDS = 500
-"""With a longer line, in words, TER is left out: the search for shifts takes about a second for a
-shuffled line of 500 words, and minutes for one of 2,000; for one that begins with its last 40
-words, a minute and an hour."""
-_SMALL = 2.0
-"""Greater scores are shown with two decimals."""
-_LONGEST_WORDS = 4.0
-"""Characters a word, on average: Chinese and Japanese words have fewer than 2, their text between
-two spaces far more.
-"""
+"""TER is left out if a line has more words. Its search for shifts takes about a second for a
+shuffled line of 500 words and minutes for one of 2,000. For a line that begins with its last 40
+words it takes a minute and an hour."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +58,7 @@ class Metric:
         formula: (…, F) summed counts -> (…) scores.
         sentence_formula: the same for single sentences, if it is another (BLEU: effective order).
         higher_is_better: False for TER.
-        empty_hypotheses: lines without a word; they are scored like any other, and counted here.
+        empty_hypotheses: number of lines without a word; they are scored like any other line.
         details: for BLEU the precisions, brevity penalty and lengths.
     """
 
@@ -95,22 +88,6 @@ class Metric:
         return replace(self, statistics=statistics, value=value, details={})
 
 
-def _check_lines(hyps: Sequence[str], refs: References) -> None:
-    """Refuse lines that sacreBLEU would cut silently.
-
-    Raises: DataError with both counts if they differ.
-    """
-    for number, ref in enumerate(refs):
-        if len(ref) != len(hyps):
-            raise DataError(
-                f"the hypotheses: {len(hyps):,} lines, but reference {number} has {len(ref):,}",
-                hint=(
-                    "line i must translate line i; translate again, or give the files that belong"
-                    " together"
-                ),
-            )
-
-
 @dataclass(frozen=True)
 class Kind:
     """One metric: a line of METRICS.
@@ -123,7 +100,6 @@ class Kind:
         western: True if its words end at spaces, so that it needs sacreBLEU's tokenizer 13a.
         higher_is_better: False for error rates.
         on_request: True if only `--metrics` makes it a column.
-        most_words: of a line; with a longer line the metric would be too slow (None: no limit).
     """
 
     header: str
@@ -135,13 +111,16 @@ class Kind:
     western: bool = False
     higher_is_better: bool = True
     on_request: bool = False
-    most_words: int | None = None
 
 
 def has_words(refs: References) -> bool:
-    """True if text in a language without spaces was cut into words."""
+    """True if text in a language without spaces was cut into words.
+
+    Chinese and Japanese words have fewer than 2 characters on average. The text between two spaces
+    has far more.
+    """
     words = [len(word) for ref in refs for line in ref for word in line.split()]
-    return sum(words) <= _LONGEST_WORDS * len(words)
+    return sum(words) <= 4 * len(words)
 
 
 def own_tokenizer(lang: str) -> str:
@@ -183,8 +162,8 @@ class Scorer:
         lang: target language, which chooses BLEU's tokenizer, and TER of characters for languages
             without spaces.
         lowercase: ignore case (the signature says so).
-        side: tokenizes the references for BLEU as multi-bleu.perl computes it; None for no such
-            BLEU. Text in a language without spaces that it does not cut into words is ignored.
+        side: tokenizes the references for tokenised BLEU. There is no tokenised BLEU if `side` is
+            None, or does not cut text in a language without spaces into words.
         tokenized: references and hypotheses are tokenized already.
     """
 
@@ -203,18 +182,16 @@ class Scorer:
         self.tokenized_refs: list[list[str]] = []
         if side:
             self.tokenized_refs = [[side.cased(line) for line in ref] for ref in refs]
-        self._cut = own_tokenizer(lang) == "char" and has_words(refs)
         self.tokenizer, remark = tokenizer_for(lang, tokenized)
         self.remarks = [remark] if remark else []
         self.spaced = tokenized or usual_tokenizer(lang) == "moses"
-        self.unit = "words" if self.spaced else "characters"  # of the length of a line
         if self.tokenized_refs and not self.spaced and not has_words(self.tokenized_refs):
             self.tokenized_refs = []
         self._counters: dict[str, Any] = {}
 
     def columns(self, outputs: Sequence[Sequence[str]] = ()) -> list[str]:
-        """Return the keys of METRICS that are columns by default. One that makes no sense here,
-        or is too slow for these outputs, is left out with a remark.
+        """Return the keys of METRICS that are columns by default. A metric that makes no sense
+        here, or is too slow for these outputs, is left out with a remark.
         """
         keys = []
         left_out: dict[str, list[str]] = {}
@@ -228,24 +205,24 @@ class Scorer:
         self.remarks += [f"left out: {', '.join(of)} ({reason})" for reason, of in left_out.items()]
         return keys
 
-    def lacks(self, key: str, outputs: Iterable[Sequence[str]] = ()) -> str | None:
-        """Return why a metric makes no sense here; None if it does. Metrics of tokens need tokens,
-        some need words that end at spaces, and some take too long for a long line of the outputs or
-        references.
-        """
+    def lacks(self, key: str, outputs: Sequence[Sequence[str]] = ()) -> str | None:
+        """Return why a metric makes no sense here, or takes too long for the outputs; else None."""
         kind = METRICS[key]
         if kind.of_tokens and not self.tokenized_refs:
             return "the text is not tokenized"
         if kind.western and self.tokenizer != WESTERN:
             return f"it needs sacreBLEU's tokenizer {WESTERN}, and this text has {self.tokenizer}"
-        unspaced = not self.spaced and own_tokenizer(self.lang) == "char"
-        if key == "ter" and unspaced and not self._cut:
-            return f"sacreBLEU's TER cuts text at spaces, and '{self.lang}' has none between words"
-        if outputs and (most := kind.most_words):
+        if key == "ter":
+            unspaced = not self.spaced and own_tokenizer(self.lang) == "char"
+            if unspaced and not has_words(self.refs):
+                return (
+                    f"sacreBLEU's TER cuts text at spaces, and '{self.lang}' has none between words"
+                )
             lines = itertools.chain(*self.refs, *outputs)
             longest = max(len(line.split() if self.spaced else line) for line in lines)
-            if longest > most:
-                return f"a line has {longest:,} {self.unit}, more than {most:,}"
+            if longest > TER_WORDS:
+                unit = "words" if self.spaced else "characters"
+                return f"a line has {longest:,} {unit}, more than {TER_WORDS:,}"
         return None
 
     def score(self, key: str, hyps: Sequence[str]) -> Metric:
@@ -259,7 +236,13 @@ class Scorer:
         """
         kind = METRICS[key]
         refs = self.tokenized_refs if kind.of_tokens else self.refs
-        _check_lines(hyps, refs)
+        for number, ref in enumerate(refs):
+            if len(ref) != len(hyps):  # sacreBLEU would ignore the surplus lines
+                raise DataError(
+                    f"the hypotheses: {len(hyps):,} lines, but reference {number} has {len(ref):,}",
+                    hint="line i must translate line i; translate again, or give the files that"
+                    " belong together",
+                )
         if key not in self._counters:
             self._counters[key] = kind.counter(self)
         counter = self._counters[key]
@@ -284,18 +267,6 @@ class Scorer:
             if isinstance(counter, BLEU)
             else {},
         )
-
-
-def _ter(scorer: Scorer) -> TER:
-    """Words between spaces; without spaces sacreBLEU's splitting of Asian text, which needs its
-    normalisation.
-    """
-    return TER(
-        case_sensitive=not scorer.lowercase,
-        normalized=not scorer.spaced,
-        asian_support=not scorer.spaced,
-        references=scorer.refs,
-    )
 
 
 def _spbleu(scorer: Scorer) -> BLEU:
@@ -370,10 +341,15 @@ METRICS: dict[str, Kind] = {
     "ter": Kind(
         "TER",
         "TER",
-        _ter,
+        # In text without spaces sacreBLEU splits Asian characters, if it normalises the text.
+        lambda scorer: TER(
+            case_sensitive=not scorer.lowercase,
+            normalized=not scorer.spaced,
+            asian_support=not scorer.spaced,
+            references=scorer.refs,
+        ),
         formulas.ter,
         higher_is_better=False,
-        most_words=TER_WORDS,
     ),
     "chrf++": Kind(
         "chrF++",
@@ -391,8 +367,8 @@ METRICS: dict[str, Kind] = {
         on_request=True,
     ),
 }
-"""Every metric that `score` computes, by its key in scores.json, in the order of the tables;
-another metric is one more entry.
+"""Every metric that `score` computes, by its key in scores.json, in the order of the tables. A new
+metric is a new entry.
 """
 
 
@@ -403,9 +379,9 @@ def header(key: str) -> str:
 
 def decimals(key: str, values: Iterable[float | None]) -> int:
     """Return the decimals that a metric's values are shown with: 2, but 4 for an external metric
-    with numbers from 0 to 1.
+    with small numbers, such as those from 0 to 1.
     """
-    small = all(abs(value) < _SMALL for value in values if value is not None)
+    small = all(abs(value) < 2 for value in values if value is not None)
     return 4 if small and key not in METRICS else 2
 
 
@@ -416,7 +392,7 @@ def bleu(
     lowercase: bool = False,
     tokenized: bool = False,
 ) -> Metric:
-    """Return sacreBLEU of detokenised text, or of tokenized text as it is.
+    """Return sacreBLEU's BLEU of detokenised text, or of tokenized text as it is.
 
     Args:
         hyps: one line a sentence; refs: each a full reference stream; lang: target language
@@ -444,7 +420,7 @@ def of_sentences(
 
 
 def looks_tokenized(hyps: Sequence[str]) -> bool:
-    """True if text that should be detokenised seems not to be (sacreBLEU's own sign: 100 lines
-    that end in " .").
+    """True if text that should be detokenised seems tokenized. The sign is sacreBLEU's: 100 lines
+    end in " .".
     """
     return sum(line.endswith(" .") for line in hyps) >= 100

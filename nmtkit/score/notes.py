@@ -1,4 +1,4 @@
-"""The notes under the tables of scores: signatures, tests, and what a reader should know."""
+"""The notes under the tables of scores: signatures, tests and warnings."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def main_notes(result: Scores) -> list[str]:
         f" {draws.seed}; other intervals: --format json"
     )
     notes += few_note(result.sentences)
-    if len(result.systems) > 1:
+    if result.compared:
         note = f"Δ, p: BLEU against {result.baseline}; {_test(result, result.test)}"
         notes.append(note + _by_chance(result.test, result.p_of_bleu))
         notes += _few_different(result, [result.test])
@@ -37,7 +37,7 @@ def main_notes(result: Scores) -> list[str]:
 
 
 def significance_notes(result: Scores, metrics: Sequence[str]) -> list[str]:
-    """Return the notes on the tests of some metrics."""
+    """Return the notes on the significance tests of some metrics."""
     compared = [system for system in result.systems if system.tests]
     notes = [*few_note(result.sentences), *result.remarks]
     for test in result.tests:
@@ -68,7 +68,7 @@ def length_notes(result: Scores, key: str, groups: Sequence[LengthScore | GroupS
         *few_note(*(score.sentences for score in groups)),
         *result.remarks,
     ]
-    if len(result.systems) > 1:
+    if result.compared:
         note = f"Δ, p: against {result.baseline} inside the group, {_test(result, result.test)}"
         notes.append(note + _by_chance(result.test, [score.p for score in groups]))
         notes += [FEW_DIFFERENT] * result.test.startswith("sacrebleu_")
@@ -98,9 +98,9 @@ def seed_notes(result: Scores, seeds: SeedResult) -> list[str]:
             "for the seed"
         )
         notes.append(
-            "[95%], p: of other seeds and other sentences at once (hierarchical bootstrap); if the "
-            "row or the baseline has one seed, its error is that of all rows with several "
-            f"(none below {FEWEST_FREEDOM} degrees of freedom); p (Holm): corrected for "
+            "[95%], p: over other seeds and other sentences (hierarchical bootstrap); a row or a "
+            "baseline with one seed is assumed to vary like all rows with several seeds (no p "
+            f"below {FEWEST_FREEDOM} degrees of freedom); p (Holm): corrected for "
             f"{counted(tested, 'comparison')} with a p"
         )
     smallest = smallest_p(resamples) * tested
@@ -117,8 +117,8 @@ def seed_notes(result: Scores, seeds: SeedResult) -> list[str]:
     if not seeds.several:
         hint = " (--group-by name groups by name alone)" if seeds.grouping == "seed" else ""
         notes.append(
-            "no system has several seeds, so every row is one system: a row is of systems that"
-            f" differ in nothing but the seed{hint}"
+            "no system has several seeds, so every row is one system: a row joins systems that"
+            f" differ only in the seed{hint}"
         )
     return notes
 
@@ -136,14 +136,14 @@ def _test(result: Scores, test: str) -> str:
 
 
 def _by_chance(test: str, p_values: Iterable[float | None]) -> str:
-    """Return the end of a note on several p of a test."""
+    """Return the end of a note: how many of several p are small by chance."""
     count = sum(p is not None for p in p_values)
     chance = count * TESTS[test].by_chance
     return f"; about {chance:.1f} of {count} such p are below {LEVEL:g} by chance" * (count > 1)
 
 
 def _few_different(result: Scores, tests: Iterable[str]) -> list[str]:
-    """Return the note on comparisons that have no p because the systems hardly differ."""
+    """Return the note on comparisons without p, if some systems hardly differ."""
     compared = (system.tests[test] for system in result.systems if system.tests for test in tests)
     settings = {comparison.setting for of_test in compared for comparison in of_test.values()}
     return [FEW_DIFFERENT] * (FEW_DIFFERENT in settings)

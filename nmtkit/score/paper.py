@@ -1,6 +1,4 @@
-"""A paper's printed numbers beside measured ones: its file (papers/<paper>.toml), and the
-table of both.
-"""
+"""The printed numbers of a paper (papers/<paper>.toml) in one table with the measured ones."""
 
 from __future__ import annotations
 
@@ -27,32 +25,30 @@ KINDS: dict[Kind, str] = {
     "cost": "parameters or speeds",
     "group": "gains by length",
 }
-"""What a column can hold, measured by `nmtkit score` and by the analyses probing, cost and lengths,
-in this order.
+"""What a column can hold. `nmtkit score` and the analyses probing, cost and lengths measure these
+kinds, in this order.
 """
 PAPERS = {path.stem: path for path in sorted(Path(__file__).parent.glob("papers/*.toml"))}
 """The files of the papers whose recipes come with nmtkit."""
 OF_MACHINES = "updates_per_s"
-"""This cost depends on the machine more than on the system, so no difference is shown."""
+"""Speed depends on the machine more than on the system, so its difference is not shown."""
 COSTS = ("parameters", OF_MACHINES, "train_time_ratio", "decode_time_ratio")
 """Millions of parameters, updates a second, times relative to the baseline's."""
 Numbers = Mapping[str, Mapping[str, float]]
-"""Measured numbers by system and by the columns' keys."""
+"""Measured numbers by system and by key of a column."""
 
 
 class PaperColumn(Section):
     """One column of a printed table."""
 
     name: str
-    """Its name, as the rows write it."""
+    """The name that the rows use."""
     dataset: str = ""
-    """The corpus of its numbers, by its name in the table of data sets."""
+    """The name of its corpus in the table of data sets."""
     set: str = ""
-    """The test set, by its name there."""
+    """The name of its test set in that data set."""
     score: str = ""
-    """The key in scores.json of what the paper measured (see the table of metrics in
-    nmtkit/score/README.md).
-    """
+    """The metric, by its key in scores.json (table of metrics in nmtkit/score/README.md)."""
     gain: bool = False
     """True if the numbers are gains of the score over the baseline."""
     task: str = ""
@@ -64,7 +60,7 @@ class PaperColumn(Section):
 
     @property
     def kind(self) -> Kind | None:
-        """What the column holds; None: nothing that is measured here."""
+        """What the column holds; None if nmtkit does not measure it."""
         return next((kind for kind in KINDS if getattr(self, kind)), None)
 
     @property
@@ -117,12 +113,12 @@ class Paper(Section):
 
 @dataclass(frozen=True)
 class Measured:
-    """Measured numbers that a paper prints, too.
+    """Measured numbers to compare with a paper's.
 
     Attributes:
-        numbers: by system and by the columns' keys.
-        set_name: the test set or the probing files; "" if the numbers are of neither.
-        signatures: how the numbers were measured, by score; those of an analysis under "".
+        numbers: by system and by key of a column.
+        set_name: the test set or the probing files; "" for neither.
+        signatures: how the numbers were measured, by metric; "" is the key for an analysis.
         remarks: notes for the table of measured and printed numbers.
     """
 
@@ -162,37 +158,34 @@ def _problems(table: PaperTable) -> Iterator[tuple[str, str]]:
     names = [column.name for column in table.columns]
     systems = [row.system for row in table.rows if row.system]
     for column in table.columns:
-        yield from _problems_of_column(column)
+        place = f"the column '{column.name}'"
+        for kind, value, known in (
+            ("score", column.score, METRICS),
+            ("cost", column.cost, COSTS),
+        ):
+            if value and value not in known:
+                yield f"unknown {kind} '{value}' of {place}", nearest(value, known)
+        if column.gain and not column.score:
+            yield f"{place} has a gain, but no score", 'name it, for example: score = "bleu"'
+        if sum(bool(getattr(column, kind)) for kind in KINDS) > 1:
+            yield f"{place} has several kinds", f"one of: {', '.join(KINDS)}"
     for row in table.rows:
         for name in row.numbers:
             if name not in names:
-                message = f"the row '{row.printed}' has a number of no column: '{name}'"
+                message = f"the row '{row.printed}' has a number for an unknown column: '{name}'"
                 yield message, nearest(name, names)
     if len(set(systems)) < len(systems) or len(set(names)) < len(names):
-        yield "a column or a system has more than one entry", "give each once"
-
-
-def _problems_of_column(column: PaperColumn) -> Iterator[tuple[str, str]]:
-    known = {"score": METRICS, "cost": COSTS}
-    for kind, values in known.items():
-        if (value := getattr(column, kind)) and value not in values:
-            yield f"unknown {kind} '{value}' of the column '{column.name}'", nearest(value, values)
-    if column.gain and not column.score:
-        message = f"the column '{column.name}' is a gain of no score"
-        yield message, 'name it, for example: score = "bleu"'
-    if sum(bool(getattr(column, kind)) for kind in KINDS) > 1:
-        message = f"the column '{column.name}' is several things at once"
-        yield message, f"one of: {', '.join(KINDS)}"
+        yield "a column or a system has more than one entry", "name each once"
 
 
 def find_table(path: str | Path, name: str | None, of: Kind = "score") -> Printed | None:
-    """Return the printed table that a call puts its numbers beside; None if it names no paper.
+    """Return the printed table that --paper and --table name; None if they are not given.
 
     Args:
-        path: a name in PAPERS, or the paper's file; name: of the table.
-        of: what some of its columns must hold.
-    Raises: as `load`; ConfigError for a table of no paper, no table, an unknown one, or one that
-        has no such column.
+        path: a name in PAPERS, or the paper's file; name: the name of the table.
+        of: the kind of numbers that some column of the table must hold.
+    Raises: as `load`; ConfigError for --table without --paper or the reverse, an unknown table, or
+        a table without such a column.
     """
     if not path:
         if name:
@@ -230,35 +223,87 @@ def compared(paper: Printed, of: Kind, ours: Measured, dataset: str) -> Table:
         paper: the printed table; of: the kind.
         dataset: the corpus of the run.
     """
-    of_kind = [column for column in paper.table.columns if column.kind == of]
+    printed = paper.table
+    of_kind = [column for column in printed.columns if column.kind == of]
     same = [c for c in of_kind if (c.dataset, c.set) == (dataset, ours.set_name)]
-    columns = same or of_kind
-    note = (
-        "difference: measured - paper, on the same corpus; a system's config.toml has its sizes and"
-        " updates"
-    )
-    if not same:
-        measured = f"{dataset} {ours.set_name}".strip()
+    shown = same or of_kind
+    title = f"{ours.set_name}: " * bool(ours.set_name) + f"{printed.title}, printed and measured"
+    if same:
         note = (
-            f"measured on {measured}, printed for {_corpora(of_kind) or 'an unnamed corpus'}: no"
-            " difference is shown, since the corpora differ"
+            "difference: measured - paper, on the same corpus; a system's config.toml has its sizes"
+            " and updates"
         )
-    meanings = [
-        f"{column.name}: {METRICS[column.score].header}" + " gained over the baseline" * column.gain
-        for column in columns
-        if column.score
-    ]
-    notes = [note, *ours.remarks, *filter(None, ["; ".join(meanings)])]
+    else:
+        title += " (another corpus than the paper's)"
+        measured = f"{dataset} {ours.set_name}".strip()
+        corpora = ", ".join(dict.fromkeys(f"{c.dataset} {c.set}".strip() for c in of_kind))
+        note = (
+            f"measured on {measured}, printed for {corpora or 'an unnamed corpus'}: no difference"
+            " is shown, since the corpora differ"
+        )
+    notes = [f"paper: {paper.citation}; {printed.metric}", note, *ours.remarks]
+    if meanings := [
+        f"{c.name}: {METRICS[c.score].header}" + " gained over the baseline" * c.gain
+        for c in shown
+        if c.score
+    ]:
+        notes.append("; ".join(meanings))
     if missing := [
-        column.group
-        for column in columns
-        if column.group and not any(column.key in values for values in ours.numbers.values())
+        c.group
+        for c in shown
+        if c.group and not any(c.key in values for values in ours.numbers.values())
     ]:
         notes.append(
             f"no group {', '.join(missing)} among the measured ones: --buckets names the groups"
             " (pr, dc, or borders)"
         )
-    return _compared(paper, columns, ours, bool(same), notes)
+    columns = [
+        text_column("row", "paper's row"),
+        text_column("system"),
+        text_column("column", "paper's column"),
+        Column("paper", "paper"),
+        Column("paper_spread", "±"),
+        Column("seeds", "seeds"),
+        Column("measured", "measured"),
+        Column("difference", "difference", signed=True),
+        text_column("signature"),
+    ]
+    rows = [cells for row in printed.rows for cells in _cells(row, shown, ours, bool(same))]
+    if all(row[4] is None for row in rows):  # no spread is printed
+        columns, rows = columns[:4] + columns[5:], [row[:4] + row[5:] for row in rows]
+    return Table("paper", title, columns, rows, [*notes, *printed.remarks])
+
+
+def _cells(
+    row: PaperRow, columns: Sequence[PaperColumn], ours: Measured, same: bool
+) -> Iterator[list[Any]]:
+    """Yield the cells of each number of a printed row, with what was measured.
+
+    Args:
+        same: True if the numbers were measured on the paper's own corpus. On another corpus a
+            measured number stands once, not beside each of the paper's.
+    """
+    systems = [ours.numbers[name] for name in _of_row(row.system, ours.numbers)]
+    keys = set()
+    for column in columns:
+        if column.name not in row.numbers:
+            continue
+        number = row.numbers[column.name]
+        value, spread = number if isinstance(number, tuple) else (number, None)
+        measured = [numbers[column.key] for numbers in systems if column.key in numbers]
+        system = row.system
+        if not measured:
+            missing = "not in this comparison" if row.system else "not trained here"
+            system = "not measured" if systems else missing
+        cells = [row.printed, system, column.name, value, spread]
+        if measured and (same or column.key not in keys):
+            mean = statistics.fmean(measured)
+            difference = mean - value if same and column.cost != OF_MACHINES else None
+            cells += [len(measured), mean, difference, ours.signatures.get(column.score, "")]
+        else:
+            cells += [None] * 4
+        keys.add(column.key)
+        yield cells
 
 
 def of_scores(result: Scores) -> Measured:
@@ -269,13 +314,13 @@ def of_scores(result: Scores) -> Measured:
     for name, gains in gains_over(result.baseline, scores).items():
         scores[name] |= {gain_of(key): gain for key, gain in gains.items()}
     baseline = ", ".join(other_seeds(result.baseline, result.names))
-    remark = f"measured: mean over the seeds; gains: how much more than {baseline}"
+    remark = f"measured: mean over the seeds; gains: difference to {baseline}"
     return Measured(scores, result.set, result.signatures, [remark, *result.remarks])
 
 
 def gains_over(baseline: str, numbers: Numbers) -> dict[str, dict[str, float]]:
-    """Return how much larger the numbers of the other systems are than the baseline's: than the
-    mean over the baseline's seeds.
+    """Return how much larger the numbers of all other systems are than the mean over the seeds of
+    the baseline.
     """
     base = other_seeds(baseline, numbers)
     means = {
@@ -294,79 +339,5 @@ def other_seeds(name: str, names: Iterable[str]) -> list[str]:
 
 
 def _of_row(system: str, names: Iterable[str]) -> list[str]:
-    """Return the systems that measure a row: of its name, or of its name and a seed's mark."""
+    """Return the systems with the name of a row, or with this name and a seed's mark."""
     return [name for name in names if system in (name, without_mark(name))]
-
-
-def _corpora(columns: Sequence[PaperColumn]) -> str:
-    return ", ".join(dict.fromkeys(f"{column.dataset} {column.set}".strip() for column in columns))
-
-
-def _compared(
-    paper: Printed,
-    shown: Sequence[PaperColumn],
-    ours: Measured,
-    same: bool,
-    notes: Sequence[str],
-) -> Table:
-    """Return the table of printed and measured numbers.
-
-    Args:
-        paper: the printed table; shown: those of its columns that are shown.
-        same: True if the numbers were measured on the paper's own corpus.
-        notes: between the citation and the paper's remarks.
-    """
-    columns = [
-        text_column("row", "paper's row"),
-        text_column("system"),
-        text_column("column", "paper's column"),
-        Column("paper", "paper"),
-        Column("paper_spread", "±"),
-        Column("seeds", "seeds"),
-        Column("measured", "measured"),
-        Column("difference", "difference", signed=True),
-        text_column("signature"),
-    ]
-    rows = []
-    for row in paper.table.rows:
-        systems = [ours.numbers[name] for name in _of_row(row.system, ours.numbers)]
-        keys = set()
-        for column in shown:
-            if column.name in row.numbers:
-                # On another corpus a number stands once, not beside each of the paper's.
-                hidden = column.key in keys and not same
-                signature = ours.signatures.get(column.score, "")
-                rows.append(_cells(row, column, systems, hidden, same, signature))
-                keys.add(column.key)
-    if all(row[4] is None for row in rows):  # no spread is printed
-        columns, rows = columns[:4] + columns[5:], [row[:4] + row[5:] for row in rows]
-    printed = paper.table
-    title = f"{ours.set_name}: " * bool(ours.set_name) + f"{printed.title}, printed and measured"
-    if not same:
-        title += " (another corpus than the paper's)"
-    citation = f"paper: {paper.citation}; {printed.metric}"
-    return Table("paper", title, columns, rows, [citation, *notes, *printed.remarks])
-
-
-def _cells(
-    row: PaperRow,
-    column: PaperColumn,
-    systems: list[Mapping[str, float]],
-    hidden: bool,
-    same: bool,
-    signature: str,
-) -> list[Any]:
-    """Return the cells of a printed number and of what was measured, which may be hidden."""
-    number = row.numbers[column.name]
-    value, spread = number if isinstance(number, tuple) else (number, None)
-    measured = [numbers[column.key] for numbers in systems if column.key in numbers]
-    system = row.system
-    if not measured:
-        missing = "not in this comparison" if row.system else "not trained here"
-        system = "not measured" if systems else missing
-    cells = [row.printed, system, column.name, value, spread]
-    if hidden or not measured:
-        return [*cells, None, None, None, None]
-    mean = statistics.fmean(measured)
-    difference = mean - value if same and column.cost != OF_MACHINES else None
-    return [*cells, len(measured), mean, difference, signature]

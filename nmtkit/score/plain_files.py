@@ -1,4 +1,4 @@
-"""Scores of files without a run: any system's output against any reference."""
+"""Scores of outside files, without a run: any system's output against any reference."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from nmtkit.text.tokenizer import usual_tokenizer
 
 STDIN = Path("-")
 MOST_LINES = 10_000_000
-"""All lines are in memory."""
+"""The most lines of a file, because all lines are in memory."""
 NO_LANGUAGES = {"src", "tgt", "ref", "hyp", "sys", "out", "txt", "tok", "tc", "lc", "bpe", "spm"}
 """Suffixes of files that look like language codes."""
 
@@ -45,11 +45,11 @@ def score_files(hyps: Sequence[Path], refs: Sequence[Path], **values: Any) -> No
     """Score files without a run, and print the tables.
 
     Args:
-        hyps: translations, one file a system; refs: references. Each is read once, and may be a
-            pipe; one of them, or the source, may be stdin (-).
-        values: of `ScoreOptions`, but those of a run.
+        hyps: translations, one file per system; refs: references. Each file is read once, and may
+            be a pipe. One of them, or the source, may be stdin (-).
+        values: values of `ScoreOptions`, without those for a run.
     Raises: ConfigError if hypotheses or references are missing, DataError if a file is missing, all
-        are empty, or line counts differ.
+        files are empty, or line counts differ.
     """
     options = ScoreOptions.of({**values, "hyps": hyps, "ref": refs})
     check_options(options)
@@ -62,19 +62,19 @@ def score_files(hyps: Sequence[Path], refs: Sequence[Path], **values: Any) -> No
     for name, path in zip(names, hyps, strict=True):
         lines = _read(path, streams, "line i of each must be sentence i")
         outputs.append(Output(name, lines, [side.cased(line) for line in lines] if side else ()))
-    ref, words = streams[0]
-    if not words:
+    ref, ref_lines = streams[0]
+    if not ref_lines:
         raise DataError(
             f"nothing to score: {ref} is empty", hint="name files with one sentence a line"
         )
-    if marks := sum(line.strip() == MARKER_LINE.decode() for line in words):
+    if marks := sum(line.strip() == MARKER_LINE.decode() for line in ref_lines):
         console.warn(
             f"<d> lines are scored as sentences ({counted(marks, 'line')} of {_called(ref)}); if"
             " they mark documents, delete them from every file"
         )
     language = _language(ref) if language is None else language
-    sizes, unit = _sizes(words, language)
-    unit, sources = f"{unit} of the reference (no --src given)", [""] * len(words)
+    sizes, unit = _sizes(ref_lines, language)
+    unit, sources = f"{unit} of the reference (no --src given)", [""] * len(ref_lines)
     if options.src is not None and (options.length_groups is not None or options.metric):
         sources = _read(options.src, streams[:1], "give the source of these translations")
         sizes, unit = _sizes(sources, _language(options.src))
@@ -82,9 +82,17 @@ def score_files(hyps: Sequence[Path], refs: Sequence[Path], **values: Any) -> No
     elif options.metric:
         console.warn("no --src: --metric commands read empty sources")
     scorer = Scorer([lines for _, lines in streams], language, side=side)
+    against = next(
+        (
+            name
+            for name, path in zip(names, hyps, strict=True)
+            if options.against in (name, str(path), path.name, path.stem)
+        ),
+        options.against,
+    )
     task = Task(
         scorer,
-        check_baseline(_baseline(options.against, names, hyps), names),
+        check_baseline(against, names),
         options,
         sizes,
         unit,
@@ -99,7 +107,7 @@ def score_files(hyps: Sequence[Path], refs: Sequence[Path], **values: Any) -> No
 
 
 def _check_files(hyps: Sequence[Path], refs: Sequence[Path], options: ScoreOptions) -> None:
-    """Refuse missing options and files, and a bad language, before any file is read."""
+    """Raise an error for a missing option or file, or a bad language, before any file is read."""
     if not hyps or not refs:
         raise ConfigError(
             f"translations and --ref go together, got {'no --ref' if hyps else 'no translation'}",
@@ -121,7 +129,7 @@ def _check_files(hyps: Sequence[Path], refs: Sequence[Path], options: ScoreOptio
 
 
 def _sizes(lines: Sequence[str], language: str) -> tuple[Ints, str]:
-    """Return the length of each line and its unit: words, or the characters of a language without
+    """Return the length of each line and its unit: words, or characters if the language has no
     spaces between words.
     """
     spaced = usual_tokenizer(language) == "moses" or has_words([lines])
@@ -133,9 +141,8 @@ def _read(path: Path, partners: Iterable[tuple[Path, list[str]]], hint: str) -> 
     """Return the lines of a file.
 
     Args:
-        partners: files with their lines; each must have as many lines.
-    Raises: DataError if line counts differ, with the line from which on they do not seem to belong
-        together.
+        partners: files with their lines, as many as this file must have.
+    Raises: DataError if line counts differ, with the first line that does not seem to match.
     """
     lines = _lines(path)
     for partner, partner_lines in partners:
@@ -155,7 +162,7 @@ def _read(path: Path, partners: Iterable[tuple[Path, list[str]]], hint: str) -> 
 def _lines(path: Path) -> list[str]:
     """Return the lines of a file, or of stdin.
 
-    Raises: DataError for SGM or XML, and for too many lines, as of a pipe without end.
+    Raises: DataError for SGM or XML, or too many lines, such as those of an endless pipe.
     """
     if is_markup(path):
         raise DataError(
@@ -178,20 +185,12 @@ def _lines(path: Path) -> list[str]:
 
 
 def _called(path: Path, in_full: bool = False) -> str:
-    """Return what a file is called."""
+    """Return the name of a file, or its path."""
     return "stdin" if path == STDIN else str(path) if in_full else path.name
 
 
-def _baseline(against: str | None, names: Sequence[str], paths: Sequence[Path]) -> str | None:
-    """Return the name of the baseline, which may be given as a path."""
-    for name, path in zip(names, paths, strict=True):
-        if against in (name, str(path), path.name, path.stem):
-            return name
-    return against
-
-
 def _language(path: Path) -> str:
-    """Return the language code that a file name ends in (before any compression suffix), if any."""
+    """Return the language code at the end of a file name (before a compression suffix), or ""."""
     suffixes = [suffix[1:] for suffix in path.suffixes if suffix not in files.COMPRESSED]
     code = suffixes[-1] if suffixes else ""
     is_code = re.fullmatch(r"[a-z]{2,3}([-_]\w+)?", code) and code not in NO_LANGUAGES
@@ -199,8 +198,8 @@ def _language(path: Path) -> str:
 
 
 def _names(paths: Sequence[Path]) -> list[str]:
-    """Return short names that tell files apart: the names of the files, else what differs between
-    the paths (a/hyp.txt, b/hyp.txt: a, b), else the paths.
+    """Return short, distinct names of files: the file names, or else the parts in which the paths
+    differ (a and b for a/hyp.txt and b/hyp.txt), or else the paths.
     """
     names = [_called(path) for path in paths]
     if len(set(names)) < len(names):

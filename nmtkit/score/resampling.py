@@ -1,8 +1,8 @@
-"""The random draws of the significance tests: resamples of a test set, and outputs swapped between
+"""The random draws of the significance tests: resamples of a test set, and swaps of outputs between
 two systems.
 
-They depend only on the number of sentences and the seed. So every system and metric gets the same
-draws, and comparisons are paired.
+The draws depend only on the number of sentences and the seed. So every system and metric gets the
+same draws, and comparisons are paired.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from nmtkit.tables.table import Estimate
 _BLOCK = 4_000_000  # draws held at once, so that memory does not grow with resamples x sentences
 
 FEWEST_FOR_INTERVAL, FEWEST_FOR_P = 10, 30
-"""Sentences that an interval and a p need: resamples of fewer are too similar."""
+"""The fewest sentences for an interval and for a p: resamples of fewer are too similar."""
 FEW = (
     f"no interval below {FEWEST_FOR_INTERVAL} sentences, no p (significance) below"
     f" {FEWEST_FOR_P}: too few to resample"
 )
-"""The rule, for the footer of a table."""
+"""This rule as a note under a table."""
 TAILS = [(1 - 0.95) / 2, (1 + 0.95) / 2]
 """The ends of a 95% interval. Not 0.025: its last bit differs."""
 
@@ -38,12 +38,12 @@ class Draws:
     """The resamples and swaps of all significance tests on a test set.
 
     Args:
-        sentences: N, lines of the test set.
-        resamples: how many (Koehn: 1000).
-        trials: of approximate randomization (sacreBLEU: 10,000).
-        ratio: sentences of a resample, as a share of N; Koehn draws N, compare-mt half of them.
-        seed: of numpy's default generator, which draws line numbers with replacement (as sacreBLEU
-            does with SACREBLEU_SEED), and the swaps.
+        sentences: N, the number of lines of the test set.
+        resamples: the number of resamples (Koehn: 1000).
+        trials: the number of trials of approximate randomization (sacreBLEU: 10,000).
+        ratio: sentences of a resample, as a share of N; Koehn draws N, compare-mt N / 2.
+        seed: seed of numpy's default generator, which draws line numbers with replacement (as
+            sacreBLEU does with SACREBLEU_SEED), and the swaps.
     """
 
     sentences: int
@@ -58,19 +58,14 @@ class Draws:
         return cls(sentences, options.resamples, options.trials, options.ratio, options.seed)
 
     @cached_property
-    def _by_ratio(self) -> dict[float, Draws]:
-        return {}
-
-    def resized(self, ratio: float) -> Draws:
-        """Return draws with resamples of another size, drawn once."""
-        if ratio == self.ratio:
-            return self
-        return self._by_ratio.setdefault(ratio, replace(self, ratio=ratio))
-
-    @property
     def full(self) -> Draws:
         """Resamples as large as the test set."""
-        return self.resized(1.0)
+        return self if self.ratio == 1 else replace(self, ratio=1.0)
+
+    @cached_property
+    def half(self) -> Draws:
+        """Resamples half as large as the test set."""
+        return self if self.ratio == 0.5 else replace(self, ratio=0.5)
 
     @property
     def drawn(self) -> int:
@@ -99,8 +94,8 @@ class Draws:
         )
 
     def scores(self, metric: Metric, formula: Formula | None = None) -> Array:
-        """Return (resamples) the corpus score of each resample; `formula` reads another number from
-        the same statistics.
+        """Return (resamples) the corpus score of each resample, or another number that `formula`
+        computes from the same statistics.
         """
         formula = formula or metric.formula
         if (metric, formula) not in self._scores:
@@ -109,18 +104,18 @@ class Draws:
 
     @cached_property
     def _scores(self) -> dict[tuple[Metric, Formula], Array]:
-        """The scores of earlier calls: several tests ask for the same."""
+        """The scores of earlier calls, because several tests need the same scores."""
         return {}
 
     def describe(self) -> str:
-        """The setting, as it is written beside results."""
+        """Return the setting of the resamples, for people."""
         return f"{self.resamples} resamples of {self.drawn:,} sentences, seed {self.seed}"
 
     def score(self, metric: Metric, formula: Formula | None = None) -> Estimate:
-        """Return the corpus score with its interval; None of no sentences.
+        """Return the corpus score with its interval; None if there are no sentences.
 
         Args:
-            formula: as of `scores`.
+            formula: as in `scores`.
         """
         if not self.sentences:
             return Estimate(None)
@@ -128,11 +123,12 @@ class Draws:
         return estimate(value, self.full.scores(metric, formula), self.sentences)
 
     def kept(self) -> Iterator[Array]:
-        """Yield the trials of approximate randomization in blocks of (about _BLOCK / N, N): 1.0 if
-        the first system keeps its own output, 0.0 if it gets the second's, by the toss of a coin.
+        """Yield the trials of approximate randomization in blocks of (about _BLOCK / N, N): 1.0
+        where the first system keeps its own output, 0.0 where it gets the second system's. Both
+        have a probability of 1/2.
         """
-        # A coin is one bit of 32: with a multiple of 32 coins in a block none is thrown away, and
-        # blocks draw what one call would.
+        # The generator uses 32 bits at once for 32 cells. With a multiple of 32 cells in a block no
+        # bit is lost, so blocks draw the same as a single call.
         rng = np.random.default_rng(self.seed)
         rows = max(32, _BLOCK // self.sentences // 32 * 32)
         for start in range(0, self.trials, rows):
@@ -146,20 +142,21 @@ class Draws:
 
     @property
     def swaps(self) -> str:
-        """The setting of the swaps, as it is written beside results."""
+        """The setting of the swaps, for people."""
         return f"{self.trials:,} trials, seed {self.seed}"
 
 
 def few_note(*sentences: int) -> list[str]:
-    """Return the footer's line if some group has too few sentences for an interval or a p."""
+    """Return the note on few sentences if some group has too few for an interval or a p."""
     return [FEW] * any(count < FEWEST_FOR_P for count in sentences)
 
 
 def ratios(above: Array, below: Array, draws: Draws) -> list[Estimate]:
-    """Return the ratio of two sums over the sentences, of each of K pairs, with its interval.
+    """Return K ratios of sums over the sentences, each with its interval.
 
     Args:
-        above, below: (N, K) the two numbers of each sentence; one with 0 below does not count.
+        above, below: (N, K) numerator and denominator of each sentence. A sentence whose
+            denominator is 0 does not count.
     """
     with np.errstate(invalid="ignore", divide="ignore"):
         values, samples = above.sum(0) / below.sum(0), draws.sums(above) / draws.sums(below)
@@ -168,7 +165,7 @@ def ratios(above: Array, below: Array, draws: Draws) -> list[Estimate]:
 
 
 def mean(values: Array, draws: Draws) -> Estimate:
-    """Return the mean over the sentences with a value, with its interval over all sentences.
+    """Return the mean over the sentences that have a value, with its interval over all sentences.
 
     Args:
         values: (N), NaN for a sentence without a value.
@@ -182,7 +179,7 @@ def estimate(value: float | None, samples: Array, sentences: int) -> Estimate:
     bootstrap).
 
     Args:
-        sentences: that the value is computed from; few of them have no interval.
+        sentences: the number of sentences behind the value; few sentences have no interval.
     """
     finite = samples[np.isfinite(samples)] if sentences >= FEWEST_FOR_INTERVAL else samples[:0]
     low_high = map(float, np.quantile(finite, TAILS)) if len(finite) else ()

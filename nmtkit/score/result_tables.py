@@ -1,11 +1,11 @@
-"""The tables of a result (the record saved as scores.json): scores, significance, training seeds,
-lengths; and how the results of a test set, or of several, are printed on stdout.
+"""The tables of a result (the record saved as scores.json): scores, significance, training seeds
+and lengths. `print_results` prints the results of one or several test sets on stdout.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -48,13 +48,13 @@ NAMES = {
     *FIRST,
     *(c.key for c in (*lengths.COLUMNS, *SEED_COLUMNS, *SEED_DIFFERENCES)),
 }
-"""The names of all columns but those of metrics on request; no external metric may have one."""
+"""The names of all columns except those of metrics; no external metric may have one of them."""
 
 
 def tables(result: Scores) -> dict[str, Table]:
     """Return every table of a result by the stem of its files, in the order of printing."""
     by_stem = {"table": main_table(result)}
-    if len(result.systems) > 1:
+    if result.compared:
         by_stem["significance"] = significance_table(result)
     if result.has_seeds:
         by_stem["seeds"] = seeds_table(result)
@@ -62,18 +62,17 @@ def tables(result: Scores) -> dict[str, Table]:
 
 
 def main_table(result: Scores) -> Table:
-    """Return one row a system; differences and p only if there is something to compare with."""
-    several = len(result.systems) > 1
+    """Return one row a system, with its difference to the baseline and p if there are several."""
     further = [key for key in result.signatures if key != "bleu"]
     columns = [text_column("system"), interval_column("bleu", "BLEU")]
-    if several:
-        columns += [DELTA, p_column(result, result.test, "p", "p")]
+    if result.compared:
+        columns += [DELTA, p_column(result, result.test)]
     columns += [metric_column(result, key, key in result.asked) for key in further]
     columns.append(Column("length_ratio", "length", decimals=3))
     rows = []
     for system in result.systems:
         row = [system.name, system.scores["bleu"].estimate]
-        if several:
+        if result.compared:
             p = system.tests[result.test]["bleu"].p if system.tests else None
             row += [system.differences.get("bleu"), p]
         for key in further:
@@ -85,7 +84,7 @@ def main_table(result: Scores) -> Table:
 
 
 def metric_column(result: Scores, key: str, interval: bool) -> Column:
-    """Return the column of a metric."""
+    """Return the column of a metric, with 95% intervals if `interval`."""
     shown = decimals(key, (system.scores[key].value for system in result.systems))
     return Column(key, header(key) + " [95%]" * interval, shown, interval=interval)
 
@@ -94,12 +93,15 @@ def significance_table(result: Scores, metrics: Sequence[str] | None = None) -> 
     """Return one row a system and metric, one column a test.
 
     Args:
-        metrics: only these; None for all.
+        metrics: the metrics to show; None for all.
     """
     metrics = metrics or list(result.signatures)
     digits = max(metric_column(result, key, False).decimals for key in metrics)
     columns = [text_column("system"), text_column("metric"), replace(DELTA, decimals=digits)]
-    columns += [p_column(result, test, f"p_{test}", header_of_test(test)) for test in result.tests]
+    columns += [
+        replace(p_column(result, test), key=f"p_{test}", header=header_of_test(test))
+        for test in result.tests
+    ]
     rows = [
         [system.name, header(key), delta, *(system.tests[test][key].p for test in result.tests)]
         for system in result.systems
@@ -147,48 +149,41 @@ def _difference_cells(against: SeedDifference | None) -> list[Any]:
 
 
 def length_tables(result: Scores) -> dict[str, Table]:
-    """Return the table of the length groups of each metric that was asked for, if any, by the stem
-    of its files.
-    """
-    metrics = ["bleu", *result.by_length.further] if result.by_length else []
-    tables = [length_table(result, key) for key in metrics]
-    return {table.name: table for table in tables}
-
-
-def length_table(result: Scores, key: str) -> Table:
-    """Return one row a length group and system, for BLEU with the length ratio.
-
-    Args:
-        key: the metric.
+    """Return the table of length groups of each metric that was asked for, by the stem of its
+    files; none if the result has no length groups. A table has one row a group and system.
     """
     by_length = result.by_length
-    assert by_length is not None
-    of_bleu = key == "bleu"
-    groups: Sequence[LengthScore | GroupScore] = (
-        by_length.groups if of_bleu else by_length.further[key]
-    )
-    column = metric_column(result, key, True)
-    columns, rows = [*lengths.COLUMNS[:3], column], [lengths.row(score) for score in groups]
-    if of_bleu:
-        columns.append(lengths.COLUMNS[-1])
-    if len(result.systems) > 1:
-        delta = replace(DELTA, decimals=column.decimals)
-        columns[4:4] = [delta, p_column(result, result.test, "p", "p")]
-        for row, score in zip(rows, groups, strict=True):
-            row[4:4] = [score.difference, score.p]
-    name = "lengths" if of_bleu else f"lengths-{key}"
-    title = f"{result.set} by length in {by_length.unit} (groups: {by_length.buckets})"
-    title += "" if of_bleu else f": {header(key)}"
-    first = ["system", key, "delta", "p", "sentences"]
-    notes = length_notes(result, key, groups)
-    return Table(name, title, columns, rows, notes, first)
+    if by_length is None:
+        return {}
+    tables = {}
+    scores: dict[str, Sequence[LengthScore | GroupScore]] = {"bleu": by_length.groups}
+    for metric, groups in (scores | by_length.further).items():
+        column = metric_column(result, metric, True)
+        columns, rows = [*lengths.COLUMNS[:3], column], [lengths.row(group) for group in groups]
+        name = "lengths"
+        title = f"{result.set} by length in {by_length.unit} (groups: {by_length.buckets})"
+        if metric == "bleu":
+            columns.append(lengths.COLUMNS[-1])
+        else:
+            name += f"-{metric}"
+            title += f": {header(metric)}"
+        if result.compared:
+            columns[4:4] = [replace(DELTA, decimals=column.decimals), p_column(result, result.test)]
+            for row, group in zip(rows, groups, strict=True):
+                row[4:4] = [group.difference, group.p]
+        first = ["system", metric, "delta", "p", "sentences"]
+        notes = length_notes(result, metric, groups)
+        tables[name] = Table(name, title, columns, rows, notes, first)
+    return tables
 
 
-def p_column(result: Scores, test: str, key: str, header: str) -> Column:
-    """Return a column of p as fine as the resamples allow: none in 1000 is p < 0.001, not 0."""
+def p_column(result: Scores, test: str) -> Column:
+    """Return the column of p of a test, as fine as the resamples allow: if none of 1,000 resamples
+    counts, p is shown as <0.001.
+    """
     finest = result.tests[test].finest
     decimals = max(3, -math.floor(math.log10(finest))) if finest else 3
-    return Column(key, header, decimals=decimals, below=finest or 10.0**-decimals)
+    return Column("p", "p", decimals=decimals, below=finest or 10.0**-decimals)
 
 
 def _title(result: Scores) -> str:
@@ -199,37 +194,33 @@ def _title(result: Scores) -> str:
 def print_results(results: Sequence[Scores], options: ScoreOptions) -> None:
     """Print results, one a test set, on stdout. CSV gets a column `set`, JSON is one list.
 
-    CSV has the scores alone (and each after a blank line, those by length and those of a paper, if
-    asked for). Other forms have the significance of BLEU and of metrics that are asked for too;
-    that of all metrics is in the files of a run, and in JSON.
+    CSV has only the scores. If they are asked for, the scores by length and those of a paper follow
+    after blank lines. Other forms have the significance of BLEU and of the metrics that are asked
+    for. The significance of all metrics is in JSON and in the files of a run.
     """
     form = options.output_format
     if form == "json":
         console.print_json([result.model_dump() for result in results])
         return
-    blocks = [_printed(result, options) for result in results]
+    blocks = {result.set: _printed(result, options) for result in results}
     if form == "csv":
-        _print_csv([result.set for result in results], blocks)
+        _print_csv(blocks)
         return
-    for number, (result, block) in enumerate(zip(results, blocks, strict=True)):
-        for stem, table in block.items():
+    for number, result in enumerate(results):
+        for stem, table in blocks[result.set].items():
             if number or stem != "scores":
                 console.put()
             table.print(form)
-        if form == "table" and result.by_length and "lengths" in block:
+        if form == "table" and result.by_length and "lengths" in blocks[result.set]:
             console.put("\n" + as_wide(lengths.bars(result.by_length.groups), console.width()))
 
 
-def _print_csv(set_names: Sequence[str], blocks: Sequence[dict[str, Table]]) -> None:
+def _print_csv(blocks: Mapping[str, Mapping[str, Table]]) -> None:
     """Print the tables of each kind as one, with a column `set` and the columns of all tables."""
-    for stem in dict.fromkeys(stem for block in blocks for stem in block):
+    for stem in dict.fromkeys(stem for block in blocks.values() for stem in block):
         if stem == "significance":
             continue
-        tables = {
-            name: block[stem]
-            for name, block in zip(set_names, blocks, strict=True)
-            if stem in block
-        }
+        tables = {name: block[stem] for name, block in blocks.items() if stem in block}
         widest_first = sorted(tables.values(), key=lambda table: -len(table.columns))
         columns = {column.key: column for table in widest_first for column in table.columns}
         rows = []
@@ -243,13 +234,13 @@ def _print_csv(set_names: Sequence[str], blocks: Sequence[dict[str, Table]]) -> 
 
 
 def _printed(result: Scores, options: ScoreOptions) -> dict[str, Table]:
-    """Return the tables of a result that are asked for, in their order."""
+    """Return the tables of a result that are asked for, in the order of printing."""
     by_seed = options.group_by is not None
     block = {"scores": seeds_table(result) if by_seed else main_table(result)}
-    if len(result.systems) > 1 and not by_seed:
+    if result.compared and not by_seed:
         block["significance"] = significance_table(result, ["bleu", *result.asked_further])
     if result.paper and options.paper:
         block["paper"] = result.paper.table
-    if options.length_groups is not None and result.by_length:
+    if options.length_groups is not None:
         block |= length_tables(result)
     return block

@@ -1,8 +1,7 @@
-"""BLEU as the field's two Perl scripts compute it: NIST's mteval-v13a.pl and Moses'
-multi-bleu.perl.
+"""BLEU as two Perl scripts compute it: NIST's mteval-v13a.pl and Moses' multi-bleu.perl.
 
-Both count as sacreBLEU does, but they differ in words, in case and in orders without matches. This
-file has the differences.
+Both count as sacreBLEU does, but differ in what is a word, in case, and in orders without matches.
+This file has these differences.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ from sacrebleu.tokenizers.tokenizer_13a import Tokenizer13a
 
 from nmtkit.score import formulas
 
-# Python's split() also splits at these characters, Perl's \s does not: at those of ASCII never, at
-# the others if the text is bytes to Perl. So each becomes a private character.
+# Python's split() also splits at these characters, but Perl's \s does not: never at those of ASCII,
+# and not at the others if Perl reads bytes. So each becomes a private character.
 _BYTES = {
     ord(c): 0xF0000 + ord(c)
     for c in map(chr, range(0x3001))
@@ -28,7 +27,7 @@ _TEXT = {code: private for code, private in _BYTES.items() if code < 0x80}
 _LOWER = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
 
 References = Sequence[Sequence[str]]
-"""References of a text, each a full stream of lines."""
+"""Reference streams: one or several references of a text, each with one line per sentence."""
 
 
 def _unlike_python(line: str, characters: dict[int, int]) -> str:
@@ -36,11 +35,11 @@ def _unlike_python(line: str, characters: dict[int, int]) -> str:
 
 
 class Script(BLEU):  # type: ignore[misc, unused-ignore]
-    """BLEU of lines that `split` has split: sacreBLEU does not touch them.
+    """BLEU of lines that `split` has tokenized, without sacreBLEU's tokenization.
 
     Args:
-        references: each a full stream of lines.
-        lowercase: A to Z become a to z.
+        references: reference streams.
+        lowercase: True if A to Z become a to z.
         split: returns a line with white space between its words, as the script sees words.
         method: sacreBLEU's name of the smoothing.
         names: entries of the signature in which the script differs from sacreBLEU.
@@ -66,7 +65,7 @@ class Script(BLEU):  # type: ignore[misc, unused-ignore]
         return [line.translate(_LOWER) if self.ascii_lowercase else line for line in words]
 
     def get_signature(self) -> Any:
-        """sacreBLEU's signature, naming the script where it differs from sacreBLEU."""
+        """Return sacreBLEU's signature, with the entries in which the script differs."""
         signature = super().get_signature()
         for key, value in self.names.items():
             signature.update(key, value)
@@ -77,13 +76,13 @@ class Mteval(Script):
     """BLEU of NIST's mteval-v13a.pl with its defaults: no international tokenization, closest
     reference length, smoothing.
 
-    Its tokenization is sacreBLEU's 13a. The script knows upper and lower case of A to Z alone
-    (`tr/[A-Z]/[a-z]/`), so the uncased value of German differs from sacreBLEU's. It smooths where
-    sacreBLEU gives 0 (see `formulas.bleu`).
+    Its tokenization is sacreBLEU's 13a. The script lowercases only A to Z (`tr/[A-Z]/[a-z]/`), so
+    the uncased value of German differs from sacreBLEU's. It smooths where sacreBLEU gives 0 (see
+    `formulas.bleu`).
 
     Args:
-        references: each a full stream of raw text.
-        lowercase: the script without its option -c.
+        references: reference streams of raw text.
+        lowercase: True for the script without its option -c.
     Source: mteval-v13a.pl, `tokenization`, `score_segment`, `brevity_penalty_closest`,
         `bleu_score`.
     """
@@ -103,7 +102,7 @@ class Mteval(Script):
     def compute_bleu(  # type: ignore[override, unused-ignore]
         correct: list[int], total: list[int], sys_len: int, ref_len: int, **options: Any
     ) -> BLEUScore:
-        """sacreBLEU's score, with the script's smoothing."""
+        """Return sacreBLEU's score with the script's smoothing."""
         score = BLEU.compute_bleu(correct, total, sys_len, ref_len, **options)
         score.score = float(formulas.mteval_bleu(np.array([sys_len, ref_len, *correct, *total])))
         return score
@@ -113,8 +112,8 @@ def multi_bleu(references: References, lowercase: bool, tokenization: str) -> Sc
     """Return BLEU of Moses' multi-bleu.perl: bytes split at ASCII white space, no smoothing.
 
     Args:
-        references: each a full stream of tokens.
-        lowercase: the script's option -lc, which knows A to Z alone.
+        references: reference streams of tokens.
+        lowercase: True for the script's option -lc, which lowercases only A to Z.
         tokenization: the tokenizer's name, for the signature.
     """
     return Script(

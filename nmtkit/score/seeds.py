@@ -1,7 +1,7 @@
 """Several training seeds of one system: their mean and spread, and the difference of two groups.
 
 A significance test on a test set asks if another test set would agree. It does not ask if another
-training seed would agree. The test of this file asks both at once.
+training seed would agree. The test in this file asks both questions at once.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ from nmtkit.tables.table import Estimate
 from nmtkit.toml import differing, flat
 
 SPACED, ORDERS = 199, 20
-"""Draws of Student's t for each quantile; orders in which a resample meets the quantiles."""
+"""Draws of Student's t for each quantile; random orders of the quantiles."""
 _MARK = re.compile(r"[-_.]+(s|seed|run)?\d*[-_.]*$")
-"""The beginning of a seed's mark, at the end of the common part of names."""
+"""The end of the common part of several names: the beginning of a seed's mark."""
 _WHOLE_MARK = re.compile(r"[-_.](s|seed|run)\d+$")
 """The mark of a seed at the end of a name."""
 GROUPINGS = ("seed", "name")
-"""Systems with the same settings, except the seed; systems with the same name, except its mark."""
+"""How systems are grouped: the same settings except the seed, or the same name except its mark."""
 FEWEST_FREEDOM = 3
-"""Degrees of freedom from which on other systems' seeds say how much a single one may vary. With
-fewer, hardly any difference would be clear.
+"""The fewest degrees of freedom with which the seeds of other systems show how much a single seed
+may vary. With fewer, hardly any difference would be clear.
 """
 METHOD = 4
-"""Version of the statistics (tests, and over seeds); scores of another version are out of date."""
-NOT_KNOWN = "no p over seeds: too few to know how much they vary"
+"""Version of all statistics; scores of another version are out of date."""
+NOT_KNOWN = "no p over seeds: too few seeds to estimate how much they vary"
 
 
 def group_systems(
@@ -56,38 +56,34 @@ def group_systems(
     """Group systems that differ only in the seed.
 
     Args:
-        settings: system -> (everything else its output follows from, as plain values; the seed). A
-            system without a seed stays alone, and so does a second one with the settings and the
-            seed of another one.
+        settings: system -> (everything else that its output depends on, as plain values; the seed).
+            A system without a seed stays alone. So does a second system with the same settings and
+            the same seed.
         by_name: group systems whose names differ only in the seed's mark, like `base-s1` and
             `base-s2`, whatever their settings.
-    Returns: in the order of the first of each.
+    Returns: the groups, in the order of their first systems.
     """
     by_key: dict[str, list[str]] = {}
     for name, (rest, seed) in settings.items():
-        shared = without_mark(name) if by_name else _key(rest)
-        taken = not by_name and seed in [settings[other][1] for other in by_key.get(shared, [])]
-        by_key.setdefault(f"only {name}" if seed is None or taken else shared, []).append(name)
+        key = without_mark(name) if by_name else json.dumps(rest, sort_keys=True, default=str)
+        taken = not by_name and seed in [settings[other][1] for other in by_key.get(key, [])]
+        by_key.setdefault(f"only {name}" if seed is None or taken else key, []).append(name)
     stems = [
         (key if by_name else _MARK.sub("", os.path.commonprefix(names))) if names[1:] else names[0]
         for key, names in by_key.items()
     ]
-    named = []
+    groups = []
     for stem, names in zip(stems, by_key.values(), strict=True):
         unique = stem and stems.count(stem) == 1 and (stem in names or stem not in settings)
         seeds = [settings[name][1] for name in names]
         unequal = differing([flat(settings[name][0]) for name in names])
-        named.append(SeedGroup(stem if unique else names[0], names, seeds, unequal=unequal))
-    return named
+        groups.append(SeedGroup(stem if unique else names[0], names, seeds, unequal=unequal))
+    return groups
 
 
 def without_mark(name: str) -> str:
     """Return the name of a system without the mark of its seed."""
     return _WHOLE_MARK.sub("", name)
-
-
-def _key(values: Any) -> str:
-    return json.dumps(values, sort_keys=True, default=str)
 
 
 def spread(values: Sequence[float]) -> Spread:
@@ -125,36 +121,39 @@ def over_seeds(
     others: Sequence[Sequence[float]] = (),
     if_unknown: bool = False,
 ) -> tuple[Estimate, float | None]:
-    """Return the difference of two groups' means with its 95% interval, and the two-sided p, if
-    both the training seeds and the sentences were others.
+    """Return the difference of two groups' means with its 95% interval, and its two-sided p, over
+    other training seeds and other sentences.
 
-    A hierarchical bootstrap. Each resample draws sentences, the same for all systems, and adds an
-    error of the seeds: the seeds' pooled standard deviation times √(1/n + 1/m) times a value of
-    Student's t with n + m - 2 degrees of freedom (`student_t`). Two or three seeds drawn with
-    replacement would vary too little: p < 0.05 would be far more frequent than one in twenty
-    without a difference (tests/benchmarks/seed_tests.py).
+    This is a hierarchical bootstrap. Each resample draws sentences, the same for all systems, and
+    adds an error of the seeds: the seeds' pooled standard deviation times √(1/n + 1/m) times a
+    value of Student's t with n + m - 2 degrees of freedom (`student_t`). Two or three seeds drawn
+    with replacement would vary too little: equal systems would have p < 0.05 far more often than
+    once in twenty comparisons (tests/benchmarks/seed_tests.py).
 
     Args:
-        ours, theirs: one score a seed, of n and of m seeds; their variances count as equal. All
-            have the same resamples.
-        sentences: of the test set.
-        seed: of the draws of Student's t.
-        others: scores of the seeds of other systems. If n or m is 1, the variances of all count as
-            equal, and the degrees of freedom are those of all.
-        if_unknown: take other sentences alone if the error of the seeds is not known (fewer than
-            FEWEST_FREEDOM degrees of freedom for a single seed).
-    Returns: the difference without interval and p if that error is not known, unless `if_unknown`,
-        or if there are few sentences.
+        ours, theirs: the scores of n and of m seeds, all on the same resamples. Both groups are
+            assumed to have the same variance.
+        sentences: number of sentences of the test set.
+        seed: seed of the draws of Student's t.
+        others: scores of the seeds of other systems. If n or m is 1, all groups are assumed to have
+            the same variance, and all give degrees of freedom.
+        if_unknown: if the error of the seeds is not known (fewer than FEWEST_FREEDOM degrees of
+            freedom for a single seed), draw only other sentences.
+    Returns: the difference; without interval and p if there are few sentences, or if the error of
+        the seeds is not known and not `if_unknown`.
     """
     groups = [[score.value for score in group] for group in (ours, theirs)]
     gap = statistics.fmean(groups[0]) - statistics.fmean(groups[1])
-    varied = _varied(groups, others)
-    if sentences < FEWEST_FOR_P or not (varied or if_unknown):
+    several = len(ours) > 1 and len(theirs) > 1
+    # The groups whose variance gives the error of the seeds.
+    varied = [group for group in (*groups, *([] if several else others)) if len(group) > 1]
+    freedom = sum(len(group) - 1 for group in varied)
+    known = several or freedom >= FEWEST_FREEDOM
+    if sentences < FEWEST_FOR_P or not (known or if_unknown):
         return Estimate(gap), None
     means = [np.mean([score.samples for score in group], 0) for group in (ours, theirs)]
     samples = means[0] - means[1]
-    if varied:
-        freedom = sum(len(group) - 1 for group in varied)
+    if known:
         squares = sum(len(group) * np.var(group) for group in varied)
         error = math.sqrt(squares / freedom * (1 / len(ours) + 1 / len(theirs)))
         samples = samples + error * student_t(freedom, len(samples), seed)
@@ -164,20 +163,8 @@ def over_seeds(
     return estimate(gap, samples, sentences), p
 
 
-def _varied(
-    groups: Sequence[Sequence[float]], others: Sequence[Sequence[float]]
-) -> Sequence[Sequence[float]]:
-    """Return the scores whose variance is the error of the seeds of two groups; none if it is not
-    known.
-    """
-    if all(len(group) > 1 for group in groups):
-        return groups
-    known = [group for group in (*groups, *others) if len(group) > 1]
-    return known if sum(len(group) - 1 for group in known) >= FEWEST_FREEDOM else []
-
-
 def smallest_p(resamples: int) -> float:
-    """Return the smallest p that `over_seeds` can give: all resamples are on one side of 0."""
+    """Return the smallest p of `over_seeds`: all resamples are on one side of 0."""
     return min(1.0, 2 / (resamples + 1))
 
 
@@ -185,8 +172,8 @@ def smallest_p(resamples: int) -> float:
 def student_t(freedom: int, count: int, seed: int) -> Array:
     """Return evenly spaced quantiles of Student's t in ORDERS random orders (ORDERS, count).
 
-    As many independent draws would be lopsided: those of two against two seeds had 95 % between
-    -4.7 and 3.8 instead of ±4.3, and moved every interval with them.
+    Independent draws would be lopsided and would move every interval: for two against two seeds
+    95 % of them were between -4.7 and 3.8 instead of ±4.3.
     """
     rng = np.random.default_rng((seed, freedom))
     middle = np.sort(rng.standard_t(freedom, count * SPACED))[SPACED // 2 :: SPACED]
@@ -200,23 +187,22 @@ def summarize(
     baseline: str,
     test: str,
     draws: Draws,
-    grouping: str = "seed",
+    grouping: str,
 ) -> SeedResult:
-    """Return the groups' scores, and each group against the baseline's.
+    """Return the scores of each group, and its difference to the baseline's group.
 
     Args:
         groups: all systems, each in one group.
-        metrics: metric by system and key.
-        baseline: a system; the others are compared with its group.
+        metrics: by key, the metric of each system.
+        baseline: a system; all other groups are compared with its group.
         test: one of `significance.TESTS`, run on pairs of systems with equal seeds.
-        draws: of the test set.
+        draws: resamples of the test set.
         grouping: how the groups were made, one of GROUPINGS.
     """
     base = next(group for group in groups if baseline in group.systems)
     rows = [SeedScores(**vars(group), scores={}, against={}) for group in groups]
     others = [row for row in rows if row.name != base.name]
-    for key in metrics[baseline]:
-        of_key = {system: metrics[system][key] for system in metrics}
+    for key, of_key in metrics.items():
         values = {row.name: [of_key[system].value for system in row.systems] for row in rows}
         for row in rows:
             row.scores[key] = spread(values[row.name])
@@ -235,8 +221,10 @@ def _against(
     draws: Draws,
     values: Mapping[str, Sequence[float]],
 ) -> SeedDifference:
-    """Return the difference of two groups, and the test on the systems of each common seed; values:
-    the scores of each group.
+    """Return the difference of two groups, and the test on each pair of systems with equal seeds.
+
+    Args:
+        values: the scores of every group, by its name.
     """
     partners = dict(zip(base.seeds, base.systems, strict=True))
     pairs = []

@@ -1,7 +1,7 @@
-"""Is the difference between two systems more than luck of the test set? Five tests by name.
+"""Is the difference between two systems more than chance of the test set? Five tests.
 
-They ask different questions, so their p differ (README.md of this folder). Compare a p only with
-one of the same test. No p accounts for the training seed: for that, train several seeds
+The tests ask different questions, so their p differ (README.md of this folder). Compare a p only
+with a p of the same test. No p accounts for the training seed: for that, train several seeds
 (`nmtkit.score.seeds`).
 """
 
@@ -19,8 +19,8 @@ from nmtkit.score.resampling import FEWEST_FOR_P, Draws, estimate
 from nmtkit.score.stored_scores import Comparison
 from nmtkit.tables.table import Estimate
 
-# Two scores nearer than this are the same number, summed in another order; one n-gram in a million
-# words is 1e-4.
+# Scores that differ by less are the same number, summed in another order. One n-gram in a million
+# words makes a difference of 1e-4.
 _SAME = 1e-9
 FEWEST_DIFFERENT = 6
 FEW_DIFFERENT = (
@@ -28,8 +28,8 @@ FEW_DIFFERENT = (
     f" if fewer than {FEWEST_DIFFERENT} sentences have another score"
 )
 """sacreBLEU's p of equal scores is small by definition. Swaps of few sentences often repeat the
-observed difference. sacreBLEU does not count these trials, so its p is small; the exact p, with 2^n
-splits of n sentences, is above LEVEL.
+observed difference. sacreBLEU does not count these trials, so its p is small, although the exact p
+(over the 2^n splits of n sentences) is above LEVEL.
 """
 
 
@@ -38,14 +38,14 @@ class Test:
     """One significance test: an entry of TESTS.
 
     Attributes:
-        header: its name as the head of a column; name: in full, with its source; reading: what its
-            p is.
+        header: the name in the header of a column; name: the full name with its source; reading:
+            what p means.
         run: (system, baseline, draws) -> the result.
-        counts: p is a share of the resamples, so 0 means less than one resample.
-        by_chance: about this share of comparisons of equal systems has p < LEVEL (simulated in
+        counts: True if p is a share of the resamples, so that 0 means less than one resample.
+        by_chance: the share of comparisons of equal systems that have p < LEVEL (simulated in
             tests/score/test_significance.py).
-        fewest_different: sentences with different scores that p needs; if it needs some, it also
-            needs a resample with different scores.
+        fewest_different: the fewest sentences with different scores for a p. If it is not 0, some
+            resample must have different scores, too.
     """
 
     header: str
@@ -57,15 +57,13 @@ class Test:
     fewest_different: int = 0
 
     def finest(self, draws: Draws) -> float:
-        """The smallest p above 0 that can come out, as far as the number of resamples limits it
-        (0: it does not).
-        """
+        """Return the smallest p above 0 with these resamples (0: they set no limit)."""
         return 1 / draws.resamples if self.counts else 0.0
 
 
 def _koehn(system: Metric, baseline: Metric, draws: Draws) -> Comparison:
-    """p = 1 - share of resamples in which A > B, A being the system with the higher score on the
-    whole set (two equal outputs: 1).
+    """p = 1 - share of resamples in which A > B, where A is the system with the higher score on the
+    whole set (for equal outputs p = 1).
     """
     ours, theirs = draws.scores(system), draws.scores(baseline)
     won = ours > theirs if system.value >= baseline.value else ours < theirs
@@ -73,14 +71,13 @@ def _koehn(system: Metric, baseline: Metric, draws: Draws) -> Comparison:
 
 
 def _sacrebleu_bootstrap(system: Metric, baseline: Metric, draws: Draws) -> Comparison:
-    """p = (1 + resamples whose |Δ|, less the mean |Δ| of all, exceeds the observed |Δ|) / (1 +
+    """p = (1 + resamples whose |Δ|, minus the mean |Δ| of all, exceeds the observed |Δ|) / (1 +
     resamples).
     """
-    ours, theirs = draws.full.scores(system), draws.full.scores(baseline)
-    gaps = np.abs(ours - theirs)
-    return Comparison(
-        _share(gaps - gaps.mean(), abs(system.value - baseline.value)), draws.full.describe()
-    )
+    draws = draws.full
+    gaps = np.abs(draws.scores(system) - draws.scores(baseline))
+    p = _share(gaps - gaps.mean(), abs(system.value - baseline.value))
+    return Comparison(p, draws.describe())
 
 
 def _sacrebleu_randomization(system: Metric, baseline: Metric, draws: Draws) -> Comparison:
@@ -101,9 +98,8 @@ def _sign(system: Metric, baseline: Metric, draws: Draws) -> Comparison:
     place of the baseline's?
     """
     total = baseline.statistics.sum(0)
-    scores = baseline.formula(
-        np.concatenate([total[None], total + (system.statistics - baseline.statistics)])
-    )
+    replaced = total + (system.statistics - baseline.statistics)
+    scores = baseline.formula(np.concatenate([total[None], replaced]))
     changes = (scores[1:] - scores[0]) * (1.0 if baseline.higher_is_better else -1.0)
     plus, minus = signs(changes)
     setting = f"{plus:,} sentences +, {minus:,} -, {len(changes) - plus - minus:,} ties"
@@ -116,25 +112,25 @@ def signs(changes: Array) -> tuple[int, int]:
 
 
 def binomial(plus: int, minus: int) -> float:
-    """The two-sided sign test: how likely is a split at least this uneven when + and - are equally
-    likely?
+    """Return the p of the two-sided sign test: the probability of a split at least as uneven if +
+    and - are equally likely.
 
-    Returns: 2 P(X <= min(plus, minus)) for X of Binomial(plus + minus, 1/2), at most 1; 1 where
-        there is neither.
+    Returns: 2 P(X <= min(plus, minus)) for X of Binomial(plus + minus, 1/2), at most 1; 1 if both
+        are 0.
     """
     n, k = plus + minus, min(plus, minus)
     if n == 0:
         return 1.0
     steps = np.arange(1, k + 1)
-    # Of P(X = 0), …, P(X = k).
+    # Logarithms of P(X = 0), …, P(X = k).
     logs = np.concatenate([[0.0], np.cumsum(np.log((n - steps + 1) / steps))]) - n * np.log(2.0)
     top = logs.max()
     return float(min(1.0, 2 * np.exp(top) * np.exp(logs - top).sum()))
 
 
 def holm(p_values: Sequence[float | None]) -> list[float | None]:
-    """Return the p of several comparisons after the correction of Holm (1979): the chance of one
-    false difference or more among them.
+    """Return the p of several comparisons after the correction of Holm (1979), which limits the
+    probability of any false difference among them.
 
     Args:
         p_values: None stays None and does not count.
@@ -148,11 +144,11 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
 
 
 def wilson(successes: int, count: int) -> Estimate:
-    """Return a share in percent with its 95% interval by Wilson (1927), which holds for few
-    observations too.
+    """Return a share in percent with its 95% interval by Wilson (1927), which also suits few
+    observations.
 
     Args:
-        successes, count: how many of how many; the share is None if `count` is 0.
+        successes, count: the share is successes / count, or None if `count` is 0.
     """
     if not count:
         return Estimate(None)
@@ -162,7 +158,7 @@ def wilson(successes: int, count: int) -> Estimate:
     half = (
         z / (1 + z * z / count) * (share * (1 - share) / count + z * z / (4 * count * count)) ** 0.5
     )
-    # The ends 0 and 100 are exact; rounding would miss them.
+    # The limits 0 and 100 are exact, without rounding errors.
     low = centre - half if successes else 0.0
     high = centre + half if successes < count else 1.0
     return Estimate(100 * share, 100 * low, 100 * high)
@@ -182,7 +178,7 @@ TESTS = {
         "Koehn ½",
         "paired bootstrap on half-size resamples (compare-mt's default)",
         _KOEHN,
-        lambda a, b, draws: _koehn(a, b, draws.resized(0.5)),
+        lambda a, b, draws: _koehn(a, b, draws.half),
         counts=True,
         by_chance=0.02,
     ),
@@ -213,15 +209,15 @@ TESTS = {
         _sign,
     ),
 }
-"""Every test that `score` runs, by its key in scores.json, in the order of the tables; another
-test is one more entry.
+"""Every test that `score` runs, by its key in scores.json, in the order of the tables. A new test
+is a new entry.
 """
 LEVEL = 0.05
-"""A difference with a smaller p is called one."""
+"""A difference with a smaller p is significant."""
 
 
 def header_of_test(test: str) -> str:
-    """Return the name of a test, which another version may have run, as the head of a column."""
+    """Return the column header of a test; its key if this version does not have the test."""
     return TESTS[test].header if test in TESTS else test
 
 
@@ -231,7 +227,7 @@ def compare(test: str, system: Metric, baseline: Metric, draws: Draws) -> Compar
     Args:
         test: one of TESTS.
         system, baseline: the same metric on the same lines.
-        draws: shared by all comparisons on a test set.
+        draws: the draws of all comparisons on a test set.
     Raises: DataError if the two have different signatures.
     """
     _check(system, baseline)
@@ -251,11 +247,8 @@ def difference(system: Metric, baseline: Metric, draws: Draws) -> Estimate:
     Raises: DataError as `compare` does.
     """
     _check(system, baseline)
-    return estimate(
-        system.value - baseline.value,
-        draws.full.scores(system) - draws.full.scores(baseline),
-        draws.sentences,
-    )
+    samples = draws.full.scores(system) - draws.full.scores(baseline)
+    return estimate(system.value - baseline.value, samples, draws.sentences)
 
 
 def _check(system: Metric, baseline: Metric) -> None:

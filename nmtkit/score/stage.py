@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import asdict, dataclass
-from functools import cached_property
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -54,28 +54,26 @@ from nmtkit.text.side import TextSide
 
 __all__ = ["score", "score_files"]
 
-UNCOMPARED = ("log_every", "log_to", "samples", "deterministic")
-"""Settings of a training that its weights do not depend on, except for rounding."""
-ONLY_AVERAGED = ("checkpoint_every", "keep_checkpoints")
-"""Settings that matter only for an average of the last checkpoints: the best checkpoint is always
-kept.
-"""
+UNCOMPARED_AVERAGE = ("log_every", "log_to", "samples", "deterministic")
+"""Settings of a training that do not change its checkpoints, except for rounding."""
+UNCOMPARED = (*UNCOMPARED_AVERAGE, "checkpoint_every", "keep_checkpoints")
+"""Settings of a training that do not change its best checkpoint, which is always kept."""
 
 
 def score(run: Run, **values: Any) -> None:
-    """Score all systems of a run on each translated test set, print the tables and keep them in
+    """Score all systems of a run on each translated test set, print the tables and write them to
     score/<set>/.
 
     Args:
         run: the run.
-        values: of `ScoreOptions`, but those of files without a run.
+        values: values of `ScoreOptions`, without those for outside files.
     Raises: DataError if nothing was translated, or lines are missing; ConfigError for unknown
         names.
     """
     options = ScoreOptions.of(values)
     check_options(options)
     printed = paper.find_table(options.paper or "", options.table)
-    run.manifest()  # refuses a run that is not prepared
+    run.manifest()  # raises if the run is not prepared
     with (
         run.recorded("score", seed=options.seed),
         locked(run.path, "score", shared=True),
@@ -87,217 +85,192 @@ def score(run: Run, **values: Any) -> None:
         for text_set in text_sets:
             folders = translated_systems(run, text_set, options.systems, options.against)
             check_paths(options, "{system}", list(folders))
-            scored_set = ScoredSet(run, text_set, folders, options)
-            recover(scored_set.folder, SCORES)
-            result = scored_set.current()
-            results.append(scored_set.with_paper(printed, result))
+            results.append(_score_set(run, text_set, folders, options, printed))
         print_results(results, options)
 
 
-@dataclass(frozen=True)
-class ScoredSet:
-    """A set of a run, the folders of its translations by system, and score/<set>/."""
+def _score_set(
+    run: Run,
+    text_set: TextSet,
+    folders: dict[str, Path],
+    options: ScoreOptions,
+    printed: paper.Printed | None,
+) -> Scores:
+    """Return the scores of a set: those of an earlier call if they are up to date, else new scores,
+    which are written to score/<set>/.
 
-    run: Run
-    text_set: TextSet
-    folders: dict[str, Path]
-    options: ScoreOptions
-
-    @property
-    def folder(self) -> Path:
-        """The folder of the scores."""
-        return self.run.path / "score" / self.text_set.name
-
-    @cached_property
-    def seed_groups(self) -> list[SeedGroup]:
-        """The systems whose settings of training and search are the same, except the training
-        seed and what the weights do not depend on; or the systems with the same name.
-        """
-        settings: dict[str, tuple[dict[str, Any], int | None]] = {}
-        for name, folder in self.folders.items():
-            system = self.run.system(name)
-            if not system.config.is_file():
-                settings[name] = ({}, None)
-                continue
-            config = system.read_config()
-            train = complete(TrainSettings, config.train)
-            seed = train.pop("seed")
-            search = complete(SearchSettings, described(folder).settings or config.search)
-            best = search["average"] == 1
-            for key in (*UNCOMPARED, *(ONLY_AVERAGED if best else ())):
-                train.pop(key)
-            for key in NOT_THE_SEARCH:
-                search.pop(key)
-            # The settings of the preset are compared. A seed may be trained on another machine.
-            compared = config.model_dump(exclude={"preset", "hardware"})
-            settings[name] = ({**compared, "train": train, "search": search}, seed)
-        return seeds.group_systems(settings, self.grouping == "name")
-
-    @cached_property
-    def made_from(self) -> ScoredFrom:
-        """Everything the scores depend on: they are up to date while it is the same."""
-        external, names = external_metrics(self.options), list(self.folders)
-        inputs = self.run.references(self.text_set.name)
-        for folder in self.folders.values():
-            inputs += [folder / "hyp.txt", folder / "hyp.subwords.txt"]
-        return ScoredFrom(
-            nmtkit=nmtkit.__version__,
-            sacrebleu=sacrebleu.__version__,
-            prepared=self.run.manifest().fingerprint,
-            baseline=check_baseline(self.options.against, names),
-            test=self.options.test,
-            draws=asdict(Draws.of(self.options, 1)),
-            seeds=[
-                [seeds.METHOD, self.grouping],
-                *([group.systems, group.seeds] for group in self.seed_groups),
-            ],
-            files=files.hashes(inputs, self.run.path),
-            budgets={name: known for name in names if (known := read_budget(self.run, name))},
-            metrics={
-                key: external[key].depends_on(self.text_set.name, names) if key in external else ""
-                for key in asked_metrics(self.options)
-            },
-            older_checkpoints=[
-                *older_checkpoints(self.run, self.text_set.name, self.folders).values()
-            ],
-            cautions=cautions_on(self.run, self.text_set, self.folders),
-        )
-
-    @cached_property
-    def stored(self) -> Scores | None:
-        """The scores of an earlier call."""
-        return load_or_warn(Scores, self.folder / "scores.json")
-
-    @property
-    def length_groups(self) -> str | None:
-        """The groups of source length; those of an earlier call if this one names none."""
-        earlier = self.stored and self.stored.by_length
-        with contextlib.suppress(ConfigError):
-            if earlier and not self.options.length_groups and lengths.groups(earlier.buckets):
-                return earlier.buckets
-        return self.options.length_groups
-
-    @property
-    def grouping(self) -> str:
-        """The value of --group-by; without it that of an earlier call, or else "seed"."""
-        earlier = self.stored and self.stored.seeds
-        return self.options.group_by or (earlier.grouping if earlier else "seed")
-
-    def _is_current(self, stored: Scores) -> bool:
-        """True if an earlier call's scores have all that is asked for. They may have further
-        external metrics.
-        """
-        earlier, wanted = stored.made_from, self.made_from
-        if earlier is None or self.length_groups != (stored.by_length and stored.by_length.buckets):
-            return False
-        kept = {
-            key: depends_on
-            for key, depends_on in earlier.metrics.items()
-            if key in METRICS or key in wanted.metrics
-        }
-        same = earlier.model_copy(update={"metrics": kept}) == wanted
-        return same and self._of_the_same_texts(stored)
-
-    def current(self) -> Scores:
-        """Return the scores; those of an earlier call if they are up to date."""
-        stored = self.stored
-        if stored and not self.options.force and self._is_current(stored):
-            again = "--force computes them again"
-            console.say(f"{self.text_set.name}: scores are up to date ({again})")
-            return stored
-        return self.score()
-
-    def score(self) -> Scores:
-        """Score all systems and write the folder."""
-        name, side = self.text_set.name, TextSide.load(self.run.prep, "tgt")
-        scorer = scorer_of(self.run, name, side)
-        sources = lines_of(self.run.source(name), self.text_set.lines, "nmtkit prep --force")
-        texts = SetTexts(name, sources, scorer.refs, self.folder / "metrics", self.options.force)
+    Args:
+        folders: the folders of the translations by system.
+        printed: the table of --paper.
+    """
+    folder = run.path / "score" / text_set.name
+    recover(folder, SCORES)
+    stored = load_or_warn(Scores, folder / "scores.json")
+    options = _completed(options, stored)
+    groups = _seed_groups(run, folders, options.group_by == "name")
+    made_from = _made_from(run, text_set, folders, options, groups)
+    same_texts = stored is not None and _of_the_same_texts(run, stored, made_from)
+    if stored and same_texts and not options.force and _is_current(stored, made_from, options):
+        console.say(f"{text_set.name}: scores are up to date (--force computes them again)")
+        result = stored
+    else:
+        side = TextSide.load(run.prep, "tgt")
+        scorer = scorer_of(run, text_set.name, side)
+        sources = lines_of(run.source(text_set.name), text_set.lines, "nmtkit prep --force")
         task = Task(
             scorer,
-            self.made_from.baseline,
-            self.options.model_copy(
-                update={"buckets": self.length_groups, "group_by": self.grouping}
-            ),
-            source_lengths(self.run, self.text_set),
+            made_from.baseline,
+            options,
+            source_lengths(run, text_set),
             "subwords of the source",
-            texts,
-            self.seed_groups,
-            self.made_from.budgets,
-            [*self.made_from.older_checkpoints, *self.made_from.cautions],
+            SetTexts(text_set.name, sources, scorer.refs, folder / "metrics", options.force),
+            groups,
+            made_from.budgets,
+            [*made_from.older_checkpoints, *made_from.cautions],
         )
-        outputs = [
-            read_output(self.run, side, self.text_set, *item) for item in self.folders.items()
-        ]
+        outputs = [read_output(run, side, text_set, *item) for item in folders.items()]
         metrics = measure(outputs, task)
-        result = evaluate(metrics, task).model_copy(update={"made_from": self.made_from})
-        self._write(result, sentence_rows(metrics, task.src_lengths))
-        self._say_replaced()
-        return result
+        result = evaluate(metrics, task).model_copy(update={"made_from": made_from})
+        owned = SCORES if same_texts else (*SCORES, *PAPER)
+        _write(result, sentence_rows(metrics, task.src_lengths), folder, owned)
+        if stored:
+            _say_replaced(stored, result, same_texts)
+    numbers = stored.paper if stored and same_texts else None
+    if printed:
+        table = paper.compared(printed, "score", paper.of_scores(result), run.manifest().dataset)
+        table.write(folder, "paper")
+        numbers = StoredTable.model_validate(table.as_json())
+    with_numbers = result.model_copy(update={"paper": numbers})
+    if with_numbers != result:
+        with_numbers.write(folder / "scores.json")
+    return with_numbers
 
-    def _say_replaced(self) -> None:
-        """Print what this call has removed of an earlier call's scores."""
-        stored, baseline = self.stored, self.made_from.baseline
-        if stored is None:
-            return
-        lost = []
-        if stored.baseline != baseline:
-            lost.append(
-                f"scores against {stored.baseline} give way to those against {baseline} (--against)"
-            )
-        if stored.by_length and self.length_groups != stored.by_length.buckets:
-            lost.append(
-                f"the groups of length are no longer {stored.by_length.buckets} (--buckets)"
-            )
-        if stored.paper and not self._of_the_same_texts(stored):
-            lost.append("the paper's numbers beside them are out of date, and removed (--paper)")
-        if dropped := set(stored.asked_further) - set(asked_metrics(self.options)):
-            names = ", ".join(sorted(dropped))
-            lost.append(f"no longer asked for: {names} (--metrics, --metric)")
-        if left_out := {s.name for s in stored.systems} - set(self.folders):
-            lost.append(f"no longer scored: {', '.join(sorted(left_out))}")
-        if lost:
-            console.say(f"{self.text_set.name}: {', '.join(lost)}")
 
-    def _of_the_same_texts(self, stored: Scores) -> bool:
-        """True if scores are of these translations, whatever the options, and of the tokenizer of
-        BLEU that is installed now.
-        """
-        inputs = {"files", "prepared", "nmtkit", "sacrebleu"}
-        earlier = stored.made_from and stored.made_from.model_dump(include=inputs)
-        manifest = self.run.manifest()
-        tokenizer, _ = tokenizer_for(manifest.tgt, manifest.settings.tgt_tokenizer == "none")
-        same_tokenizer = f"|tok:{tokenizer}" in stored.signatures["bleu"]
-        return same_tokenizer and earlier == self.made_from.model_dump(include=inputs)
+def _completed(options: ScoreOptions, stored: Scores | None) -> ScoreOptions:
+    """Return the options; without --by-length or --group-by with those of an earlier call."""
+    buckets, grouping = options.length_groups, options.group_by
+    if stored and stored.by_length and not buckets:
+        with contextlib.suppress(ConfigError):
+            lengths.groups(stored.by_length.buckets)
+            buckets = stored.by_length.buckets
+    if stored and stored.seeds and not grouping:
+        grouping = stored.seeds.grouping
+    return options.model_copy(update={"buckets": buckets, "group_by": grouping or "seed"})
 
-    def _write(self, result: Scores, sentences: list[str]) -> None:
-        kept = self.stored and self._of_the_same_texts(self.stored)
-        owned = SCORES if kept else (*SCORES, *PAPER)
-        with writing_folder(self.folder, owned) as folder:
-            files.write_lines(folder / "sentences.tsv", sentences)
-            for stem, table in tables(result).items():
-                table.write(folder, stem)
-            if groups := result.by_length:
-                svg = lengths.figure(groups.groups, groups.unit, result.set)
-                if svg is not None:
-                    files.write_text(folder / "lengths.svg", svg)
-            result.write(folder / "scores.json")
-        console.say(f"{result.set}: written to {self.folder}")
 
-    def with_paper(self, printed: paper.Printed | None, result: Scores) -> Scores:
-        """Return the result with a paper's numbers, if this call names some; write them. Those of
-        an earlier call stay while the translations are the same.
-        """
-        numbers = None
-        if printed:
-            table = paper.compared(
-                printed, "score", paper.of_scores(result), self.run.manifest().dataset
-            )
-            table.write(self.folder, "paper")
-            numbers = StoredTable.model_validate(table.as_json())
-        elif self.stored and self._of_the_same_texts(self.stored):
-            numbers = self.stored.paper
-        with_numbers = result.model_copy(update={"paper": numbers})
-        if with_numbers != result:
-            with_numbers.write(self.folder / "scores.json")
-        return with_numbers
+def _seed_groups(run: Run, folders: dict[str, Path], by_name: bool) -> list[SeedGroup]:
+    """Return the systems with the same settings of training and search, except the training seed
+    and settings that do not change the weights; or the systems with the same name.
+    """
+    settings: dict[str, tuple[dict[str, Any], int | None]] = {}
+    for name, folder in folders.items():
+        system = run.system(name)
+        if not system.config.is_file():
+            settings[name] = ({}, None)
+            continue
+        config = system.read_config()
+        train = complete(TrainSettings, config.train)
+        search = complete(SearchSettings, described(folder).settings or config.search)
+        for key in UNCOMPARED if search["average"] == 1 else UNCOMPARED_AVERAGE:
+            train.pop(key)
+        for key in NOT_THE_SEARCH:
+            search.pop(key)
+        seed = train.pop("seed")
+        # The settings of the preset are compared. A seed may be trained on another machine.
+        compared = config.model_dump(exclude={"preset", "hardware"})
+        settings[name] = (compared | {"train": train, "search": search}, seed)
+    return seeds.group_systems(settings, by_name)
+
+
+def _made_from(
+    run: Run,
+    text_set: TextSet,
+    folders: dict[str, Path],
+    options: ScoreOptions,
+    groups: list[SeedGroup],
+) -> ScoredFrom:
+    """Return everything that the scores depend on. They are up to date while it is the same."""
+    external, names = external_metrics(options), list(folders)
+    inputs = run.references(text_set.name)
+    for folder in folders.values():
+        inputs += [folder / "hyp.txt", folder / "hyp.subwords.txt"]
+    return ScoredFrom(
+        nmtkit=nmtkit.__version__,
+        sacrebleu=sacrebleu.__version__,
+        prepared=run.manifest().fingerprint,
+        baseline=check_baseline(options.against, names),
+        test=options.test,
+        draws=asdict(Draws.of(options, 1)),
+        seeds=[
+            [seeds.METHOD, options.group_by],
+            *([group.systems, group.seeds] for group in groups),
+        ],
+        files=files.hashes(inputs, run.path),
+        budgets={name: known for name in names if (known := read_budget(run, name))},
+        metrics={
+            key: external[key].depends_on(text_set.name, names) if key in external else ""
+            for key in asked_metrics(options)
+        },
+        older_checkpoints=list(older_checkpoints(run, text_set.name, folders).values()),
+        cautions=cautions_on(run, text_set, folders),
+    )
+
+
+def _of_the_same_texts(run: Run, stored: Scores, made_from: ScoredFrom) -> bool:
+    """True if stored scores are of the current translations, with any options, and with the BLEU
+    tokenizer that is installed now.
+    """
+    inputs = {"files", "prepared", "nmtkit", "sacrebleu"}
+    earlier = stored.made_from and stored.made_from.model_dump(include=inputs)
+    manifest = run.manifest()
+    tokenizer, _ = tokenizer_for(manifest.tgt, manifest.settings.tgt_tokenizer == "none")
+    same_tokenizer = f"|tok:{tokenizer}" in stored.signatures["bleu"]
+    return same_tokenizer and earlier == made_from.model_dump(include=inputs)
+
+
+def _is_current(stored: Scores, made_from: ScoredFrom, options: ScoreOptions) -> bool:
+    """True if stored scores have everything that this call asks for. They may have more external
+    metrics.
+    """
+    earlier = stored.made_from
+    if not earlier or options.length_groups != (stored.by_length and stored.by_length.buckets):
+        return False
+    metrics = {
+        key: depends_on
+        for key, depends_on in earlier.metrics.items()
+        if key in METRICS or key in made_from.metrics
+    }
+    return earlier.model_copy(update={"metrics": metrics}) == made_from
+
+
+def _write(result: Scores, sentences: list[str], folder: Path, owned: Sequence[str]) -> None:
+    """Write a result, its tables and the lines of sentences.tsv in place of the `owned` files."""
+    with writing_folder(folder, owned) as unfinished:
+        files.write_lines(unfinished / "sentences.tsv", sentences)
+        for stem, table in tables(result).items():
+            table.write(unfinished, stem)
+        if groups := result.by_length:
+            svg = lengths.figure(groups.groups, groups.unit, result.set)
+            if svg is not None:
+                files.write_text(unfinished / "lengths.svg", svg)
+        result.write(unfinished / "scores.json")
+    console.say(f"{result.set}: written to {folder}")
+
+
+def _say_replaced(stored: Scores, result: Scores, same_texts: bool) -> None:
+    """Print which scores of an earlier call are not in the new result."""
+    lost = []
+    if stored.baseline != result.baseline:
+        against = f"{stored.baseline} are replaced by scores against {result.baseline}"
+        lost.append(f"scores against {against} (--against)")
+    buckets = result.by_length and result.by_length.buckets
+    if stored.by_length and stored.by_length.buckets != buckets:
+        lost.append(f"the length groups are no longer {stored.by_length.buckets} (--buckets)")
+    if stored.paper and not same_texts:
+        lost.append("the paper's numbers are out of date and removed (--paper)")
+    if dropped := sorted({*stored.asked_further} - {*result.asked}):
+        lost.append(f"no longer asked for: {', '.join(dropped)} (--metrics, --metric)")
+    if left_out := sorted({*stored.names} - {*result.names}):
+        lost.append(f"no longer scored: {', '.join(left_out)}")
+    if lost:
+        console.say(f"{result.set}: {', '.join(lost)}")

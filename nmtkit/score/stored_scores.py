@@ -1,4 +1,4 @@
-"""The files of scores, each as one frozen record; the rules are those of `nmtkit.records`."""
+"""The files of scores, each as one frozen record, by the rules of `nmtkit.records`."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ class Comparison:
     """The outcome of one significance test of a system against a baseline on one metric.
 
     Attributes:
-        p: as the test defines it; None for few sentences, or few that differ.
-        setting: what was drawn, or counted.
+        p: as the test defines it; None if there are few sentences, or few that differ.
+        setting: the resamples, or the counts, behind p.
     """
 
     p: float | None
@@ -75,7 +75,7 @@ class SystemScores:
 
 @dataclass(frozen=True)
 class SignificanceTest:
-    """A significance test; finest: its smallest p above 0 with these resamples (0: any)."""
+    """A significance test; finest: its smallest p above 0 with these resamples (0: no limit)."""
 
     name: str
     reading: str
@@ -99,8 +99,8 @@ class Spread:
 
     Attributes:
         half_range: (max - min) / 2, the b of papers that write a±b.
-        mid_range: (max + min) / 2, their a.
-        deviation: of a sample: n - 1; None for one value.
+        mid_range: (max + min) / 2, the a of these papers.
+        deviation: sample standard deviation (n - 1); None for one value.
     """
 
     n: int
@@ -126,12 +126,12 @@ class SeedPair:
 
 @dataclass(frozen=True)
 class SeedDifference:
-    """A group of seeds against the baseline's.
+    """A group of seeds against the group of the baseline.
 
     Attributes:
-        difference: of the means.
+        difference: the difference of the means.
         low, high, p: the 95% interval of the difference, and its p, over other seeds and other
-            sentences; None: the error of the seeds is not known, or there are few sentences.
+            sentences; None if the error of the seeds is not known, or there are few sentences.
         p_holm: p after Holm's correction over all groups that are compared on this metric.
     """
 
@@ -153,10 +153,10 @@ class SeedGroup:
     """Systems that differ in the training seed.
 
     Attributes:
-        name: what their names begin with, without a seed's mark (base-s1, base-s2: base).
-        systems: their names.
-        seeds: of each; None for an ensemble or an outside system.
-        unequal: other settings in which they differ, if they were grouped by name.
+        name: the common beginning of the names, without a seed's mark (base-s1, base-s2: base).
+        systems: the names of the systems.
+        seeds: the seed of each system; None for an ensemble or an outside system.
+        unequal: other settings in which the systems differ, if they were grouped by name.
     """
 
     name: str
@@ -167,7 +167,7 @@ class SeedGroup:
 
 @dataclass(frozen=True)
 class SeedScores(SeedGroup):
-    """Scores of a group by metric, and differences to the baseline's group, which has none."""
+    """A group's scores by metric, and its differences to the baseline's group (which has none)."""
 
     scores: dict[str, Spread]
     against: dict[str, SeedDifference]
@@ -175,7 +175,7 @@ class SeedScores(SeedGroup):
 
 @dataclass(frozen=True)
 class SeedResult:
-    """All groups of training seeds; baseline: a group, test: whose p the pairs have."""
+    """All groups of training seeds; baseline: a group; test: the test of the pairs."""
 
     baseline: str
     test: str
@@ -184,10 +184,7 @@ class SeedResult:
     """One of `score.seeds.GROUPINGS`."""
 
     def check(self, names: Collection[str], keys: Sequence[str]) -> None:
-        """Refuse groups of other systems, or without a metric.
-
-        Raises: ValueError that says so.
-        """
+        """Raise ValueError if the groups have other systems, or lack a metric."""
         members = sorted(name for group in self.groups for name in group.systems)
         require(members == sorted(names), "'seeds.groups' has other systems")
         require(self.baseline in {g.name for g in self.groups}, "'seeds' lacks its baseline")
@@ -206,10 +203,10 @@ class SeedResult:
 
 @dataclass(frozen=True)
 class LengthScore:
-    """One system in one length group; BLEU and ratio have None in them where the group is empty.
+    """One system in one length group. BLEU and length ratio of an empty group are None.
 
-    Difference and p are against the baseline inside the group, and empty for the baseline
-    itself. A group of few sentences has no p, and one of very few no intervals.
+    Difference and p are against the baseline inside the group; the baseline has none. A group of
+    few sentences has no p, and a group of very few sentences no intervals.
     """
 
     group: str
@@ -223,7 +220,7 @@ class LengthScore:
 
 @dataclass(frozen=True)
 class GroupScore:
-    """Another metric of one system in one length group; see `LengthScore`."""
+    """Another metric than BLEU of one system in one length group; see `LengthScore`."""
 
     group: str
     sentences: int
@@ -234,18 +231,18 @@ class GroupScore:
 
 
 class LengthResult(Part):
-    """All length groups; buckets: as asked for, unit: in what sources are measured."""
+    """All length groups; buckets: the value of --buckets; unit: the unit of source lengths."""
 
     buckets: str
     unit: str
     groups: list[LengthScore]
     further: dict[str, list[GroupScore]] = {}
-    """Groups of the other metrics of --metrics and --metric, by metric."""
+    """The groups of all other metrics of --metrics and --metric, by metric."""
 
 
 @dataclass(frozen=True)
 class Budget:
-    """How a system was trained; None or "" if it is unknown."""
+    """How a system was trained; None or "" for unknown values."""
 
     updates: int | None
     tokens: int | None
@@ -254,13 +251,13 @@ class Budget:
     corpus: str = ""
     """The fingerprint of the prepared corpus."""
     init_from: str = ""
-    """The system whose weights it began with."""
+    """The system whose weights were the initial weights."""
     settings: JsonObject = field(default_factory=dict)
-    """Settings of its updates, by key (train.lr); the seed is not one of them."""
+    """Settings of the updates by key (train.lr), without the seed."""
 
 
 class ScoredFrom(Part):
-    """Everything that scores depend on; if it has not changed, they are up to date."""
+    """Everything that scores depend on. They are up to date if it has not changed."""
 
     nmtkit: str
     sacrebleu: str
@@ -273,9 +270,9 @@ class ScoredFrom(Part):
     budgets: dict[str, Budget] = {}
     """The budget of each system, by name."""
     metrics: dict[str, str] = {}
-    """The metrics that were asked for; of an external one a hash of what it depends on."""
+    """The metrics that were asked for, each external one with a hash of what it depends on."""
     older_checkpoints: list[str] = []
-    """A remark on each system that translated with other checkpoints than its current ones."""
+    """A remark on each system whose checkpoints have changed since it translated."""
     cautions: list[str] = []
     """Further remarks on the translations, as `cautions_on` returns them."""
 
@@ -294,7 +291,7 @@ class Scores(Record):
     signatures: dict[str, str]
     resampling: DrawnResamples
     test: str
-    """Whose p stands in the main table."""
+    """The test whose p is in the main table."""
     tests: dict[str, SignificanceTest]
     version: str
     commit: str | None
@@ -304,13 +301,13 @@ class Scores(Record):
     by_length: LengthResult | None = None
     made_from: ScoredFrom | None = None
     paper: StoredTable | None = None
-    """A paper's numbers beside these."""
+    """These scores beside the numbers of a paper."""
     asked: list[str] = []
-    """The metrics that --metrics and --metric name. BLEU is the first if --metrics does."""
+    """The metrics of --metrics (BLEU is the first of them) and of --metric."""
 
     @model_validator(mode="after")
     def _is_whole(self) -> Self:
-        """Every system has all that the tables show."""
+        """Raise ValueError unless every system has all that the tables show."""
         keys, tests = self.signatures.keys(), self.tests.keys()
         names = {*self.names}
         require("bleu" in keys and keys >= {*self.asked}, "'signatures' lacks a metric")
@@ -339,6 +336,11 @@ class Scores(Record):
     def names(self) -> Sequence[str]:
         """The names of the systems."""
         return [system.name for system in self.systems]
+
+    @property
+    def compared(self) -> bool:
+        """True if there are several systems."""
+        return len(self.systems) > 1
 
     @property
     def p_of_bleu(self) -> list[float | None]:

@@ -1,5 +1,5 @@
-"""The translations of a run: which sets have some, of which systems, and whether they may be
-compared.
+"""The translations of a run: which systems have translated which sets, and what makes a comparison
+of their translations unfair.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from nmtkit.settings import SearchSettings, complete
 from nmtkit.text.side import TextSide
 
 NOT_THE_SEARCH = ("batch_size", "nbest")
-"""Settings of a search that the best translation does not depend on."""
+"""Settings of a search that do not change the best translation."""
 FORCED = ("prefix", "constraints", "metric")
-"""Options of a translation that it depends on, recorded by their SHA-256."""
+"""Options that change the translation. Their SHA-256 is recorded."""
 
 
 def sets_to_score(run: Run, set_names: Sequence[str]) -> list[TextSet]:
-    """Return the named sets, or every test set that some system translated.
+    """Return the named sets, or every test set that some system has translated.
 
-    Raises: DataError naming the command that is missing, or if the corpus has no test set.
+    Raises: DataError, with the next command, if there is none.
     """
     if set_names:
         named = {text_set.name: text_set for text_set in map(run.text_set, set_names)}
@@ -60,8 +60,8 @@ def _nothing(run: Run, reason: str, hint: str) -> DataError:
 
 
 def _folders(run: Run, set_name: str) -> dict[str, Path]:
-    """Return the translation folders of a set by system: trained systems oldest first, then
-    ensembles and translations made elsewhere by name.
+    """Return the translation folders of a set by system: first the trained systems, oldest first;
+    then ensembles and outside translations, by name.
     """
     paths = run.with_file(f"translate/{set_name}/hyp.txt")
     folders = {name: path.parent for name, path in paths.items()}
@@ -69,17 +69,16 @@ def _folders(run: Run, set_name: str) -> dict[str, Path]:
     return {name: folders[name] for name in (*trained, *sorted(folders.keys() - set(trained)))}
 
 
-def up_to_date(run: Run, set_name: str) -> dict[str, Path]:
+def current_translations(run: Run, set_name: str) -> dict[str, Path]:
     """Return the translation folders of a set by system, as `_folders`, without translations of an
-    earlier source: the set may have been prepared anew, with as many lines.
+    earlier source: the set may have been prepared again, with as many lines.
     """
     run.check_text(set_name)
-    now, folders = files.sha256(run.source(set_name)), _folders(run, set_name)
-    sources = {name: described(folder).source for name, folder in folders.items()}
+    source = files.sha256(run.source(set_name))
     return {
-        name: folders[name]
-        for name, source in sources.items()
-        if source is None or source.sha256 == now
+        name: folder
+        for name, folder in _folders(run, set_name).items()
+        if (translated := described(folder).source) is None or translated.sha256 == source
     }
 
 
@@ -90,31 +89,33 @@ def translated_systems(
     against: str | None = None,
     among: Sequence[str] = (),
 ) -> dict[str, Path]:
-    """Return the translation folders of a set to look at, baseline among them.
+    """Return the translation folders of the systems to compare, with the baseline.
 
     Args:
         run: the run; text_set: the set.
-        systems: only these; the baseline is added: `against`, or the first of all that are
-            translated.
-        among: without `systems`, look only at these, and leave out what is not translated. Empty:
-            all.
-    Raises: DataError if one of them is not translated, ConfigError if it does not exist.
+        systems: compare these systems and the baseline: `against`, or the first system that has
+            translated the set. Empty: compare all systems.
+        among: without `systems`, compare only those of these systems that have translated the set.
+            Empty: all.
+    Raises: DataError if a named system has not translated the set, ConfigError if it does not
+        exist.
     """
     set_name = text_set.name
-    translated, current = _folders(run, set_name), up_to_date(run, set_name)
-    folders = {name: current[name] for name in among or current if name in current}
+    translated, current = _folders(run, set_name), current_translations(run, set_name)
+    names = among or dict.fromkeys([*translated, *run.system_names()])
+    folders = {name: current[name] for name in names if name in current}
     lacking = {
         name: f"the translation by '{name}' is of an earlier {set_name} set"
         if name in translated
         else f"'{name}' has no translation of {set_name}"
-        for name in among or dict.fromkeys([*translated, *run.system_names()])
+        for name in names
         if name not in current
     }
 
     def again(name: str) -> str:
         return translate_command(name, set_name) + run.needed_option
 
-    for name in [*systems, *([against] if against else [])]:
+    for name in [*systems, *filter(None, [against])]:
         if name in lacking:
             raise DataError(lacking[name], where=run.system(name).path, hint=again(name))
         message, where = f"this run has no system '{name}'", run.path / "systems"
@@ -138,7 +139,7 @@ def translated_systems(
 
 
 def older_checkpoints(run: Run, set_name: str, folders: Mapping[str, Path]) -> dict[str, str]:
-    """Return a remark on each system that has other weights now than those it translated with."""
+    """Return a remark on each system whose weights have changed since it translated the set."""
     return {
         name: f"{set_name}: '{name}' was translated with"
         f" {', '.join(used.name for used in meta.checkpoints)}, and its weights have changed since"
@@ -148,9 +149,9 @@ def older_checkpoints(run: Run, set_name: str, folders: Mapping[str, Path]) -> d
 
 
 def source_lengths(run: Run, text_set: TextSet) -> Array:
-    """Return (N) source lengths of a set in subwords, without </s>.
+    """Return the (N) source lengths of a set in subwords, without </s>.
 
-    Raises: DataError if the store and the text do not belong together.
+    Raises: DataError if the store and the text have different numbers of sentences.
     """
     lengths = np.asarray(Store(run.prep / text_set.name).src_lengths - 1)
     if len(lengths) != text_set.lines:
@@ -163,10 +164,10 @@ def source_lengths(run: Run, text_set: TextSet) -> Array:
 
 
 def read_output(run: Run, side: TextSide, text_set: TextSet, name: str, folder: Path) -> Output:
-    """Return a system's output of a set, as text and as tokens: those the model wrote, with BPE
+    """Return a system's output of a set as text and as tokens. The tokens are the model's, with BPE
     joined and truecasing undone.
 
-    Raises: DataError if a file has another number of lines than the set.
+    Raises: DataError unless each file has one line per line of the set.
     """
     hint = f"{translate_command(name, text_set.name)} --force{run.needed_option}"
     lines = lines_of(folder / "hyp.txt", text_set.lines, hint)
@@ -181,7 +182,7 @@ def read_output(run: Run, side: TextSide, text_set: TextSet, name: str, folder: 
 def lines_of(path: Path, count: int, hint: str) -> list[str]:
     """Return the lines of a file.
 
-    Raises: DataError if there are not `count` lines; hint: what to do then.
+    Raises: DataError with the hint unless there are `count` lines.
     """
     lines = list(files.text_lines(path))
     if len(lines) != count:
@@ -194,19 +195,18 @@ def scorer_of(run: Run, set_name: str, side: TextSide | None = None) -> Scorer:
     """Return the metrics against the references of a set of a run.
 
     Args:
-        side: the target side, for the metric of tokens.
-    Raises: DataError if a reference has another number of lines than the set.
+        side: the target side, for metrics of tokens.
+    Raises: DataError unless each reference has one line per line of the set.
     """
-    manifest, text_set = run.manifest(), run.text_set(set_name)
-    paths, hint = run.references(set_name), "nmtkit prep --force"
-    refs = [lines_of(path, text_set.lines, hint) for path in paths]
+    manifest, count = run.manifest(), run.text_set(set_name).lines
+    refs = [lines_of(path, count, "nmtkit prep --force") for path in run.references(set_name)]
     settings = manifest.settings
     tokenized = settings.tgt_tokenizer == "none"
     return Scorer(refs, manifest.tgt, settings.lowercase, side, tokenized)
 
 
 def bleu_of(run: Run, text_set: TextSet, folders: Mapping[str, Path]) -> dict[str, Metric]:
-    """Return BLEU of the translations of a set by system, as the run's corpus is scored."""
+    """Return BLEU of each system on a set, computed as `nmtkit score` computes it."""
     scorer = scorer_of(run, text_set.name)
     return {
         name: scorer.score("bleu", list(files.text_lines(path / "hyp.txt")))
@@ -215,10 +215,10 @@ def bleu_of(run: Run, text_set: TextSet, folders: Mapping[str, Path]) -> dict[st
 
 
 def cautions_on(run: Run, text_set: TextSet, folders: Mapping[str, Path]) -> list[str]:
-    """Return what every reader of the scores of a set must know of its translations.
+    """Return what every reader of the scores of a set should know about its translations.
 
     Args:
-        folders: of the translations by system.
+        folders: the translations' folders by system.
     Raises: DataError for a damaged meta.json.
     """
     manifest, name = run.manifest(), text_set.name
@@ -243,10 +243,10 @@ def cautions_on(run: Run, text_set: TextSet, folders: Mapping[str, Path]) -> lis
 
 
 def without_parses(set_name: str, folders: Mapping[str, Path]) -> list[str]:
-    """Return a remark on each system that read sentences without the parses it was trained with.
+    """Return a remark on each system that was trained with parses and read sentences without them.
 
     Args:
-        folders: of the translations by system.
+        folders: the translations' folders by system.
     Raises: DataError for a damaged meta.json.
     """
     counts = {name: described(folder).counts.get("no_spans", 0) for name, folder in folders.items()}
@@ -258,17 +258,17 @@ def without_parses(set_name: str, folders: Mapping[str, Path]) -> list[str]:
 
 
 def described(translation: Path) -> TranslationMeta:
-    """Return what `translate` wrote beside a translation; empty for one that was made otherwise.
+    """Return a translation's meta.json; an empty record if the translation is not of nmtkit.
 
-    Raises: DataError if it is damaged.
+    Raises: DataError if meta.json is damaged.
     """
     path = translation / "meta.json"
     return load(TranslationMeta, path) if path.is_file() else TranslationMeta(format=1)
 
 
 class Unlike(NamedTuple):
-    """How the searches of a set's translations differ, as a sentence, and the commands that make
-    them alike.
+    """How the searches of a set's translations differ, as a sentence, and the commands after which
+    they are alike.
     """
 
     text: str
@@ -279,11 +279,11 @@ def unlike_searches(set_name: str, folders: Mapping[str, Path]) -> Unlike | None
     """Return how the searches of a set's translations differ; None if they are alike.
 
     Args:
-        folders: of the translations by system.
+        folders: the translations' folders by system.
     Raises: DataError for a damaged meta.json.
     """
     values: dict[str, dict[Any, list[str]]] = {}  # systems by setting and its value
-    single: list[str] = []
+    singles: list[str] = []
     ensembles: list[list[str]] = []
     for name, folder in folders.items():
         meta = described(folder)
@@ -291,31 +291,31 @@ def unlike_searches(set_name: str, folders: Mapping[str, Path]) -> Unlike | None
         if len(averaged) > 1:
             ensembles.append(list(averaged))
         elif (folder / "meta.json").is_file():
-            single += list(averaged) or [name]
+            singles += list(averaged) or [name]
         for key, value in _search(meta, averaged).items():
             values.setdefault(key, {}).setdefault(value, []).append(name)
-    unlike = {key: systems for key, systems in values.items() if len(systems) > 1}
-    if not unlike:
+    differences, settings = [], ""
+    for key, systems in values.items():
+        if len(systems) > 1:
+            parts = [f"{value}: {', '.join(names)}" for value, names in systems.items()]
+            differences.append(f"{key} ({'; '.join(parts)})")
+            settings += "" if key.startswith("--") else f" --set {key}=…"
+    if not differences:
         return None
-    differences = []
-    for key, systems in unlike.items():
-        parts = [f"{value}: {', '.join(names)}" for value, names in systems.items()]
-        differences.append(f"{key} ({'; '.join(parts)})")
-    text = f"{set_name}: not all systems were searched with the same {', '.join(differences)}"
-    settings = "".join(f" --set {key}=…" for key in unlike if not key.startswith("--"))
     commands = []
-    for kind, names in (("", single), *((" --ensemble", members) for members in ensembles)):
+    for kind, names in (("", singles), *((" --ensemble", members) for members in ensembles)):
         if names:
             which = kind + "".join(f" --system {name}" for name in names)
             commands.append(f"nmtkit translate{which} --force --on {set_name}{settings}")
+    text = f"{set_name}: not all systems were searched with the same {', '.join(differences)}"
     return Unlike(text, commands)
 
 
 def _search(meta: TranslationMeta, averaged: Counter[str]) -> files.JsonObject:
-    """Return the settings and options of a search that the translation depends on.
+    """Return the settings and options of a search that change the translation.
 
     Args:
-        averaged: the number of checkpoints by system.
+        averaged: the number of averaged checkpoints by system.
     """
     settings = complete(SearchSettings, meta.settings) if meta.settings else {}
     settings["precision"] = meta.hardware.get("precision")

@@ -395,7 +395,7 @@ def test_what_is_missing_is_said(reported):
             print(json.dumps(call | {"argv": [f"call-{number}"]}), file=history)
     page = reported.page()
     for said in (
-        "analyze/gates: no finding in it",
+        "analyze/gates: it has no finding",
         "analyze/layers cannot be read",
         "analyze/weights cannot be read",
         "another version of nmtkit (format 99)",
@@ -411,7 +411,7 @@ def test_what_is_missing_is_said(reported):
         "nmtkit call-199",
         "nmtkit analyze convergence",
         "Analyses that were not made of this run",
-        "history.jsonl: damaged lines, left out of the table of calls: 1",
+        "history.jsonl: damaged lines that the table of calls leaves out: 1",
     ):
         assert said in page.text, said
     assert "without own, later" not in page.text  # what is in no table is not compared

@@ -189,7 +189,7 @@ def test_a_call_keeps_and_prints_the_table_and_the_next_without_it_prints_none(f
         (
             "numbers = { En-De = 30.75 }",
             "numbers = { En-Du = 30.75 }",
-            "the row 'T5' has a number of no column: 'En-Du'",
+            "the row 'T5' has a number for an unknown column: 'En-Du'",
             "did you mean 'En-De'",
         ),
         ('system = "base-new"', 'system = "base"', "more than one entry", "once"),
@@ -202,13 +202,13 @@ def test_a_call_keeps_and_prints_the_table_and_the_next_without_it_prints_none(f
         (
             'cost = "parameters"',
             'cost = "parameters", task = "x"',
-            "the column 'size' is several things at once",
+            "the column 'size' has several kinds",
             "one of: score, task, cost",
         ),
         (
             'score = "tokenized_bleu", gain = true',
             "gain = true",
-            "the column 'Δ' is a gain of no score",
+            "the column 'Δ' has a gain, but no score",
             "name it",
         ),
         ("columns = [{", "columns = {", "not valid TOML", ""),
@@ -306,7 +306,7 @@ def test_gains_are_over_the_mean_of_the_baselines_seeds():
             ("Δ", 1.0, pytest.approx(0.11)),
             ("BLEU", 28.0, 0.0),
         ]
-        assert any("how much more than base-s1, base-s2, base-s3" in note for note in found.notes)
+        assert any("gains: difference to base-s1, base-s2, base-s3" in note for note in found.notes)
 
 
 def test_what_a_call_drops_of_the_one_before_is_said(fake, stderr):
@@ -316,8 +316,8 @@ def test_what_a_call_drops_of_the_one_before_is_said(fake, stderr):
     assert "give way" not in stderr()
     fake.score()
     err = stderr()
-    assert "test: scores against new give way to those against base (--against)" in err
+    assert "test: scores against new are replaced by scores against base (--against)" in err
     fake.score(buckets="pr")
-    assert "the groups of length are no longer dc (--buckets)" in stderr()
+    assert "the length groups are no longer dc (--buckets)" in stderr()
     fake.score(buckets="pr")
     assert "no longer" not in stderr()

@@ -192,7 +192,7 @@ def test_recorded_significance_of_compare_mt(comparemt):
     found = compare("paired_bootstrap_half", second, first, draws)
     assert (found.p, found.setting) == (0.0, "1000 resamples of 1,222 sentences, seed 1")
     for metric, recorded in ((first, (21.6638, 23.2117)), (second, (23.2452, 24.7964))):
-        bounds = np.quantile(draws.resized(0.5).scores(metric), [0.025, 0.975])
+        bounds = np.quantile(draws.half.scores(metric), [0.025, 0.975])
         full = np.quantile(draws.full.scores(metric), [0.025, 0.975])
         # An interval's ends move by about 0.05 with the seed. Those recorded fit resamples of the
         # whole set, not of half of it.

@@ -194,8 +194,8 @@ def test_draws_are_alike_in_one_block_or_in_many(monkeypatch, block):
         draws = Draws(53, 40, 100, seed=3)
         swapped = draws.swapped(statistics, statistics[::-1])
         return draws, (
-            draws.resized(0.5).counts,
-            draws.resized(0.5).sums(statistics),
+            draws.half.counts,
+            draws.half.sums(statistics),
             *swapped,
         )
 
@@ -203,7 +203,7 @@ def test_draws_are_alike_in_one_block_or_in_many(monkeypatch, block):
     monkeypatch.setattr("nmtkit.score.resampling._BLOCK", block)
     blocks, found = sums()
     assert all(map(np.array_equal, found, expected))
-    assert (blocks.resized(0.5).counts.sum(1) == 26).all()
+    assert (blocks.half.counts.sum(1) == 26).all()
     assert len(list(blocks.kept())) == 4
     coins = np.random.default_rng(3).integers(2, size=(100, 53), dtype=bool)
     assert np.array_equal(np.concatenate(list(blocks.kept())), coins)

@@ -234,7 +234,7 @@ def test_what_further_options_wrote_stays_without_them(fake_run, capsys, tmp_pat
     fake.translate("new", spoil(fake.lines["test"], 0.1, 9))
     fake.score()
     told = capsys.readouterr().err
-    assert "the paper's numbers beside them are out of date, and removed (--paper)" in told
+    assert "the paper's numbers are out of date and removed (--paper)" in told
     assert "no longer asked for: own" in told
     left = {name for name in whole if not ("own" in name or "paper" in name)}
     assert folder_of(fake).keys() == left

@@ -1,4 +1,4 @@
-// The sentence explorer of each run. Texts go into the page as text nodes only, so that nothing in them is ever markup.
+// The sentence explorer of each run. Texts become text nodes, so that nothing in them is markup.
 document.querySelectorAll("form.controls").forEach((form) => {
   const [data, results, more, count] = ["data", "results", "more", "count"].map((name) => document.getElementById(form.dataset.prefix + name));
   const { languages, sets } = JSON.parse(data.textContent);
@@ -21,7 +21,7 @@ document.querySelectorAll("form.controls").forEach((form) => {
   const LABELS = { bleu: "sentence BLEU", chrf: "chrF" };
   const scores = (set) => set.scores[form.elements.score.value] || null;
 
-  // Score of one system, or its difference to another's, of each sentence; null where there are no scores.
+  // For each sentence the score of a system, or its difference to another system; null without scores.
   const values = (set) => {
     const of = scores(set);
     if (!of) return null;
@@ -73,7 +73,7 @@ document.querySelectorAll("form.controls").forEach((form) => {
     return by ? places.sort((a, b) => by(a, b) || a - b) : places;
   };
 
-  // Which tokens of one text stand in a longest common subsequence with another.
+  // True for each token of a text that is in a longest common subsequence with another text.
   const common = (own, other) => {
     const width = other.length + 1;
     const best = new Uint16Array((own.length + 1) * width);
@@ -106,7 +106,7 @@ document.querySelectorAll("form.controls").forEach((form) => {
     return pieces;
   };
 
-  // What a system's output is compared with: the reference, or the system chosen to compare with (that one with the first).
+  // The text that an output is compared with: the reference, or the output of the other chosen system.
   const partner = (set, system, i) => {
     const how = form.elements.mark.value;
     if (how === "none") return null;
@@ -131,7 +131,7 @@ document.querySelectorAll("form.controls").forEach((form) => {
     return make("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": `attention of ${system}` }, make("table", { class: "attention" }, caption, make("thead", {}, head), make("tbody", {}, ...rows)));
   };
 
-  // A button for each system whose attention to the sentence is there, and behind them a place for each, which its button opens.
+  // A button for each system whose attention to the sentence is known, and after the buttons a place for each attention.
   const looking = (set, i) => {
     const pairs = (set.attention || []).filter((one) => String(i) in one.of).map((one) => {
       const button = make("button", { type: "button", class: "look", "aria-expanded": "false" }, `Attention of ${one.system}`);

@@ -1,5 +1,5 @@
 "use strict";
-// Sorts tables by their headers, makes what scrolls reachable by keyboard, and opens everything for print. Without it the page only stands still.
+// Sorts tables by their headers, makes scrolling parts reachable by keyboard, and opens all folded parts for print. The page also works without it.
 (() => {
   const compare = (a, b) => {
     if (a === "" || b === "") return a === b ? 0 : a === "" ? 1 : -1;
@@ -7,7 +7,7 @@
     return Number.isNaN(x) || Number.isNaN(y) ? a.localeCompare(b) : x - y;
   };
 
-  // A click sorts numbers largest first and text from A; the second turns it round; the third brings back the order that was written.
+  // The first click sorts numbers largest first and text from A, the second reverses this order, the third restores the original order.
   const sortBy = (table, header, place, rows) => {
     const first = header.classList.contains("left") ? "ascending" : "descending";
     const second = first === "ascending" ? "descending" : "ascending";
@@ -21,7 +21,7 @@
       const sign = next === "ascending" ? 1 : -1;
       order.sort((a, b) => {
         const [x, y] = [key(a), key(b)];
-        return x === "" || y === "" ? compare(x, y) : sign * compare(x, y); // what was not measured stays last
+        return x === "" || y === "" ? compare(x, y) : sign * compare(x, y); // empty cells stay last
       });
     }
     table.tBodies[0].append(...order);
