@@ -25,7 +25,7 @@ def bar(value: float | None, top: float, width: int) -> str:
 
 @dataclass(frozen=True)
 class Heat:
-    """A heat map: values (rows, columns), not negative, and the names of both."""
+    """A heat map: non-negative values (rows, columns), and the names of rows and columns."""
 
     values: Sequence[Sequence[float]]
     rows: Sequence[str]
@@ -33,8 +33,8 @@ class Heat:
 
 
 def heat(panel: Heat) -> str:
-    """Return a heat map for a terminal: a block a cell, darker for more, columns numbered and named
-    below. The darkest shade is the largest value.
+    """Return a heat map for a terminal: a block a cell, darker for larger values. Columns have
+    numbers, whose names stand below. The darkest shade is the largest value.
     """
     top = max((value for row in panel.values for value in row), default=0.0) or 1.0
     width = max(map(cell_len, panel.rows), default=0)

@@ -1,8 +1,8 @@
-"""How a figure is drawn, with matplotlib if it is installed (the extra `plots`): as SVG for a page,
-and as PDF for a column of a paper.
+"""How a figure is drawn with matplotlib (the extra `plots`): as SVG for a page and as PDF for a
+column of a paper.
 
-The SVG holds the numbers it was drawn from, so that it can be drawn again. Only matplotlib's object
-API is used, which needs no display.
+The SVG holds the numbers of the figure, so that it can be drawn again. Only matplotlib's object API
+is used, which needs no display.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ COLOURS = [
     "#8f8a00",
     "#1292a4",
 ]
-"""Matplotlib's ten colours, the light ones darkened: each has a contrast of 3 to 1 with white paper
-and with a dark page.
+"""Matplotlib's ten colours, some darkened: each has a contrast of 3 to 1 with white paper and with
+a dark page.
 """
 STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",  # text stays text: searchable and small
@@ -57,17 +57,17 @@ PAPER: dict[Any, Any] = {
     "lines.linewidth": 1.0,
     "axes.linewidth": 0.6,
 }
-"""Style of a figure for a column of a paper, beside STYLE."""
+"""Further style of a figure for a column of a paper."""
 DESCRIPTION = "{http://purl.org/dc/elements/1.1/}description"
-"""The element of a figure's SVG with the numbers that it was drawn from."""
+"""The element of a figure's SVG with the numbers of the figure."""
 
 P = ParamSpec("P")
 DRAWINGS: dict[str, Callable[..., None]] = {}
-"""Name of a kind of figure -> the function that draws it. An SVG names its kind."""
+"""Kind of figure -> the function that draws it. An SVG names its kind."""
 LONGEST = 40
-"""The characters of a name in a figure; a longer name loses its middle."""
+"""The most characters of a name in a figure; a longer name loses its middle."""
 column_width: ContextVar[float | None] = ContextVar("column_width", default=None)
-"""Inches that a figure is wide in a paper; None on a page."""
+"""The width of a figure in a paper, in inches; None on a page."""
 
 
 def available() -> bool:
@@ -81,8 +81,8 @@ def available() -> bool:
 
 
 def as_svg(draw: Callable[Concatenate[Figure, P], None]) -> Callable[P, str | None]:
-    """Make a function that draws into a figure return the SVG: the same bytes for the same input,
-    None without matplotlib.
+    """Decorate a function that draws into a figure: it returns the SVG, or None without matplotlib.
+    The same input gives the same bytes.
     """
     DRAWINGS[draw.__name__] = draw
 
@@ -90,7 +90,7 @@ def as_svg(draw: Callable[Concatenate[Figure, P], None]) -> Callable[P, str | No
     def drawn(*args: P.args, **options: P.kwargs) -> str | None:
         if not available():
             return None
-        # The name stands in the place of the first argument, `figure`.
+        # The name takes the place of the first argument, `figure`.
         values = inspect.signature(draw).bind(draw.__name__, *args, **options).arguments
         numbers = to_json(values, fallback=np.ndarray.tolist)
         metadata = {"Date": None, "Description": numbers.decode()}
@@ -108,8 +108,8 @@ def saved(draw: Callable[[Figure], None], form: str, metadata: Mapping[str, Any]
     stream = io.BytesIO()
     style = {**STYLE, **(PAPER if form == "pdf" else {}), "axes.prop_cycle": cycler(color=COLOURS)}
     with matplotlib.rc_context(style), warnings.catch_warnings():
-        # Chinese, for example, is written as text, for the reader's fonts. Long texts may leave a
-        # figure little room.
+        # Matplotlib's font lacks Chinese, for example, but the reader's fonts have it. Long texts
+        # may leave a figure little room.
         warnings.filterwarnings("ignore", message="Glyph .* missing|constrained_layout not applied")
         figure = Figure(layout="constrained")
         draw(figure)
@@ -122,7 +122,7 @@ def as_pdf(svg: str, width: float) -> bytes | None:
 
     Args:
         svg: the figure, as nmtkit drew it.
-        width: of the column, in inches.
+        width: width of the column, in inches.
     Returns: a PDF with embedded fonts; None if the SVG does not hold numbers that can be drawn.
     """
     token = column_width.set(width)
@@ -153,10 +153,10 @@ def panels(
     """Return the axes of panels side by side.
 
     Args:
-        width, height: of the whole figure on a page. In a paper it is as wide as a column, and its
-            panels stand one below the other.
-        column_height: of the whole figure in a paper.
-        same: all panels have the same scales.
+        width, height: size of the whole figure on a page. In a paper the figure is as wide as a
+            column, and its panels stand one below the other.
+        column_height: height of the whole figure in a paper.
+        same: True if all panels have the same scales.
     """
     shape = 1, count
     if column := column_width.get():
@@ -167,12 +167,12 @@ def panels(
 
 
 def short(name: str) -> str:
-    """Return a name as a label, which leaves room for the figure."""
+    """Return a name as a label that leaves room for the figure."""
     return name if len(name) <= LONGEST else f"{name[:24]}…{name[25 - LONGEST :]}"
 
 
 def legend(figure: Figure, handles: Mapping[str, Any], columns: int) -> None:
-    """Put one legend above all panels, at the left, where a phone begins to show the figure."""
+    """Put one legend above all panels, on the left, which a phone shows first."""
     names = list(map(short, handles))
     letter = 0.055 if column_width.get() else 0.075  # inches
     fitting = int(figure.get_figwidth() / (0.45 + letter * max(map(len, names))))

@@ -1,4 +1,6 @@
-"""The kinds of figures: each function draws one and returns its SVG, None without matplotlib."""
+"""The kinds of figures: each function draws a figure and returns its SVG, or None without
+matplotlib.
+"""
 
 from __future__ import annotations
 
@@ -15,18 +17,17 @@ from nmtkit.tables.bars import Heat
 from nmtkit.tables.table import Estimate
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 MARKERS = "osD^vP*X"
 HATCHES = ("", "//", "xx", "--")
-"""Hatches of bars: there are ten colours, so each ten series have a hatch of their own."""
+"""Hatches of bars: there are only ten colours, so every ten series have another hatch."""
 
 
 @dataclass(frozen=True)
 class Curve:
-    """Points joined in order: `y` over `x`. Curves of one name have one colour; a `faint` curve is
-    thin and without markers.
+    """Points joined in order: `y` over `x`. Curves with the same name have the same colour. A
+    `faint` curve is thin and has no markers.
     """
 
     name: str
@@ -46,7 +47,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class Cloud:
-    """Points that belong together: `y` beside `x`."""
+    """Points of one panel: `y` over `x`."""
 
     x: Sequence[float]
     y: Sequence[float]
@@ -54,11 +55,11 @@ class Cloud:
 
 @dataclass(frozen=True)
 class Difference:
-    """A difference of a system to a baseline.
+    """The difference of a system to a baseline.
 
     Attributes:
-        name: the label; group: decides the colour.
-        seeds: the differences of single training seeds, if `delta` is that of their mean.
+        name: the label; group: its group, which has one colour.
+        seeds: the differences of single training seeds, if `delta` is the difference of their mean.
     """
 
     name: str
@@ -71,11 +72,11 @@ class Difference:
 def differences(
     figure: Figure, points: Sequence[Difference], xlabel: str, groups: Sequence[str]
 ) -> None:
-    """Draw a line a difference, the first on top: the interval, a dot, and its value as text; for a
-    mean of seeds a diamond, with a small dot for each seed.
+    """Draw one line a difference, the first on top: the interval, a dot, and the value as text. The
+    mean of seeds is a diamond, with a small dot for each seed.
 
     Args:
-        points: the differences; xlabel: text.
+        points: the differences; xlabel: label of the horizontal axis.
         groups: all groups in the order of their colours.
     """
     column_height = 0.17 * len(points) + 0.6
@@ -112,21 +113,34 @@ def grouped_bars(
     Args:
         groups: labels along the horizontal axis; a group without any number is left out.
         series: name -> one Estimate a group (an empty Estimate leaves a gap).
-        xlabel, ylabel, title: texts.
-        upright: write the labels of groups upwards.
+        xlabel, ylabel, title: labels of the axes, and the title.
+        upright: True to turn the labels of the groups upwards.
     """
     known = [
-        i for i in range(len(groups)) if any(bars[i].value is not None for bars in series.values())
+        i for i in range(len(groups)) if any(of[i].value is not None for of in series.values())
     ]
     (axes,) = drawing.panels(figure, max(4.5, 0.28 * len(known) * (len(series) + 1) + 1.2), 3.2)
     if column := drawing.column_width.get():
         upright = upright or sum(len(groups[i]) + 2 for i in known) > 15 * column
     step = 0.8 / max(1, len(series))
     for number, (name, estimates) in enumerate(series.items()):
-        by_place = {
-            place - 0.4 + step * (number + 0.5): estimates[i] for place, i in enumerate(known)
-        }
-        _bars(axes, name, by_place, step * 0.92, HATCHES[number // 10 % len(HATCHES)])
+        places, bars = [], []
+        for place, i in enumerate(known):
+            if estimates[i].value is not None:
+                places.append(place - 0.4 + step * (number + 0.5))
+                bars.append(astuple(estimates[i]))
+        heights, low, high = np.array(bars, np.float64).reshape(-1, 3).T
+        reach = np.stack([heights - low, high - heights])
+        axes.bar(
+            places,
+            heights,
+            step * 0.92,
+            label=name,
+            hatch=HATCHES[number // 10 % len(HATCHES)],
+            yerr=None if np.isnan(reach).all() else reach.clip(0),
+            error_kw={"linewidth": 0.8},
+            capsize=1.5,
+        )
     axes.set_xticks(range(len(known)), [groups[i] for i in known], rotation=90 if upright else 0)
     axes.set(xlabel=xlabel, ylabel=ylabel, title=title)
     if len(series) > 1:
@@ -134,29 +148,9 @@ def grouped_bars(
         drawing.legend(figure, dict(zip(names, handles, strict=True)), min(3, len(series)))
 
 
-def _bars(
-    axes: Axes, name: str, by_place: Mapping[float, Estimate], width: float, hatch: str
-) -> None:
-    """Draw the bars of a series; an interval is an error bar, and no interval no bar."""
-    shown = {place: bar for place, bar in by_place.items() if bar.value is not None}
-    values = np.array([astuple(bar) for bar in shown.values()], np.float64)
-    heights, low, high = values.reshape(-1, 3).T
-    reach = np.stack([heights - low, high - heights])
-    axes.bar(
-        list(shown),
-        heights,
-        width,
-        label=name,
-        hatch=hatch,
-        yerr=None if np.isnan(reach).all() else reach.clip(0),
-        error_kw={"linewidth": 0.8},
-        capsize=1.5,
-    )
-
-
 @drawing.as_svg
 def curves(figure: Figure, panels: Sequence[Panel]) -> None:
-    """Draw panels side by side with one legend; every horizontal axis begins at 0."""
+    """Draw panels side by side with one legend. Every horizontal axis begins at 0."""
     names = list(dict.fromkeys(curve.name for panel in panels for curve in panel.curves))
     grid = drawing.panels(figure, max(4.5, 4.2 * len(panels)), 3.2, len(panels))
     shown: dict[str, Any] = {}
@@ -178,8 +172,8 @@ def curves(figure: Figure, panels: Sequence[Panel]) -> None:
 
 @drawing.as_svg
 def scatter(figure: Figure, panels: Mapping[str, Cloud], xlabel: str, ylabel: str) -> None:
-    """Draw one cloud of points a panel (title -> points), side by side on the same axes, with the
-    diagonal on which x = y.
+    """Draw one panel of points for each title, side by side, with the same axes and the diagonal
+    x = y.
     """
     row = drawing.panels(figure, 3.4 * len(panels) + 0.4, 3.4, len(panels), same=True)
     for axes, (title, cloud) in zip(row, panels.items(), strict=True):
@@ -191,7 +185,7 @@ def scatter(figure: Figure, panels: Mapping[str, Cloud], xlabel: str, ylabel: st
 
 @drawing.as_svg
 def heat_map(figure: Figure, panels: Mapping[str, Heat], xlabel: str, ylabel: str) -> None:
-    """Draw one heat map a panel (by title), side by side, darker for more, on one scale."""
+    """Draw one heat map for each title, side by side, darker for larger values, on one scale."""
     width = sum(0.22 * len(panel.columns) + 2.0 for panel in panels.values())
     height = max(0.22 * len(panel.rows) for panel in panels.values()) + 1.8
     column = drawing.column_width.get()

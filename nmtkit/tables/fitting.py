@@ -1,7 +1,8 @@
-"""A table as lines of text, at most as wide as a terminal. No number and no name is ever broken.
+"""A table as lines of text, at most as wide as a terminal. Numbers and names are never broken.
 
-Headers and prose are wrapped at words first. If the table is still too wide, it is turned (a line a
-column) or loses the columns that matter least; if even the others do not fit, it becomes a list.
+First, headers and prose are wrapped at words. A table that is still too wide is turned (a line a
+column), or loses its least important columns. If even the other columns do not fit, it becomes a
+list.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 GAP = "  "
 LEAST_PROSE = 20
-"""Prose is not wrapped to fewer characters, if it has more."""
+"""The least width, in characters, to which longer prose is wrapped."""
 LONG = 40
 """A longer cell of text is prose, even without a space."""
 WHOLE = "the whole table: pipe the command to less -S"
@@ -34,7 +35,7 @@ class Grid:
     """The cells of a table as text.
 
     Args:
-        headers, left: of each column; left-aligned or not.
+        headers: the header of each column; left: True for each left-aligned column.
         rows: the cells.
     """
 
@@ -47,13 +48,8 @@ class Grid:
         """The cells by column."""
         return [[row[i] for row in self.rows] for i in range(len(self.headers))]
 
-    def natural(self) -> list[int]:
-        """Return the width of each column if nothing is wrapped."""
-        widths = zip(self.headers, self.columns, strict=True)
-        return [max(map(cell_len, [header, *cells])) for header, cells in widths]
-
     def least(self) -> list[int]:
-        """Return the width of each column if headers and prose are wrapped."""
+        """Return the least width of each column if headers and prose are wrapped."""
         widths = []
         for header, left, cells in zip(self.headers, self.left, self.columns, strict=True):
             longest = max(map(cell_len, cells), default=0)
@@ -68,13 +64,12 @@ class Grid:
         return sum(self.least()) + len(GAP) * (len(self.headers) - 1)
 
     def lines(self, width: int | None = None) -> list[str]:
-        """Return the table as text; of a width, prose takes the room that other columns leave."""
-        widths, least = self.natural(), self.least()
+        """Return the table as text. The wrapped columns share the room that a width leaves."""
+        contents = zip(self.headers, self.columns, strict=True)
+        widths = [max(map(cell_len, [header, *cells])) for header, cells in contents]
+        least = self.least()
         wishes = [much - little for much, little in zip(widths, least, strict=True)]
-        room = sum(wishes)
-        if width is not None:
-            room = width - len(GAP) * (len(widths) - 1) - sum(least)
-        if room < sum(wishes):
+        if width is not None and (room := width - self.width) < sum(wishes):
             shares = [wish * max(room, 0) // sum(wishes) for wish in wishes]
             widths = [little + share for little, share in zip(least, shares, strict=True)]
         rules = ["-" * size for size in widths]
@@ -108,14 +103,14 @@ class Grid:
 
 
 def padded(text: str, width: int, left: bool = True) -> str:
-    """Return a text with spaces after it, up to a width; or before it, if it is not `left`."""
+    """Return a text filled up to a width with spaces: after the text if `left`, else before it."""
     space = " " * (width - cell_len(text))
     return text + space if left else space + text
 
 
 def fit(table: Table, width: int | None) -> list[str]:
-    """Return a table as lines of at most `width` characters, the last of which names the columns
-    that are left out; None: of any width.
+    """Return a table as lines of at most `width` characters (None: any width). The last line names
+    the columns that are left out.
     """
     grid = table.grid()
     if width is None or grid.width <= width:
@@ -135,8 +130,8 @@ def fit(table: Table, width: int | None) -> list[str]:
 
 
 def wrapped(text: str, width: int | None, indent: str = "") -> list[str]:
-    """Return a text as lines of at most `width` characters, torn at spaces alone; a longer word is
-    a line of its own.
+    """Return a text as lines of at most `width` characters, broken only at spaces. A longer word
+    has a line of its own.
 
     Args:
         text: one paragraph.
@@ -156,8 +151,8 @@ def wrapped(text: str, width: int | None, indent: str = "") -> list[str]:
 
 
 def as_wide(figure: str, width: int | None) -> str:
-    """Return a figure of text with its prose wrapped; what to look at instead if its bars or
-    shades are wider than the terminal.
+    """Return a figure of text with its prose wrapped. If its bars or shades are wider than the
+    terminal, return where to see them instead.
     """
     lines = figure.split("\n")
     wide = [cell_len(line) for line in lines if width is not None and cell_len(line) > width]

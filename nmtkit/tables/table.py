@@ -1,5 +1,5 @@
-"""One result table, written as Markdown, LaTeX, CSV, JSON and terminal text. Scores, analyses and
-the report all use it.
+"""A result table, written as Markdown, LaTeX, CSV, JSON and terminal text. Scores, analyses and the
+report use it.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ SUFFIXES = ("md", "tex", "csv")
 FORMATS = ("table", "json", *SUFFIXES)
 EMPTY = "–"
 LAST_LATIN_LETTER = "\u017f"
-"""pdflatex has no later letters."""
+"""The last letter that pdflatex has."""
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _HTML = re.compile(r"\\|<(?=[/!?A-Za-z])|&(?=#?\w+;)")
-"""Where Markdown sees an escape, a tag or an entity."""
+"""What Markdown reads as an escape, a tag or an entity."""
 FORMULA = re.compile(r'^(?=[=+\-@\t\r\n])|(?<=[;\t\n])(?="*[=+\-@])')
-"""Where a spreadsheet may see the beginning of a formula; some also split cells at ; or a tab."""
+"""The beginning of a formula in a spreadsheet. Some spreadsheets also split cells at ; or a tab."""
 NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?", re.ASCII)
 Rows = list[list[Any]]
 """The cells of a table."""
@@ -51,13 +51,13 @@ class Column:
     """How one column is shown.
 
     Args:
-        key: its name in JSON and CSV.
-        header: its name for people.
-        decimals: of floating numbers.
-        left: left-aligned (text).
-        signed: write the sign of positive numbers too.
-        interval: cells are Estimates (three columns in CSV).
-        below: a smaller number is shown as "<below" (a p of 1000 resamples is no finer than 0.001).
+        key: the name in JSON and CSV.
+        header: the name in all other formats.
+        decimals: decimals of floating-point numbers.
+        left: True for a left-aligned column (text).
+        signed: True to write the sign of positive numbers too.
+        interval: True if cells are Estimates (three columns in CSV).
+        below: a smaller number is shown as "<below" (with 1000 resamples no p is below 0.001).
     """
 
     key: str
@@ -86,13 +86,12 @@ def interval_column(key: str, header: str, decimals: int = 2, signed: bool = Fal
 
 @dataclass(frozen=True)
 class Table:
-    """Columns and rows of raw values (None = not measured, Estimate = with interval), a title
-    above, notes below.
+    """Columns and rows of raw values (None = not measured, Estimate = with interval), with a title
+    above and notes below.
 
     Args:
         first: keys of the columns that a narrow terminal keeps, the most important first.
-        turns: the whole table is turned on a narrow terminal if it fits so; so it is without
-            `first`.
+        turns: True if a narrow terminal may turn the table although it has `first`.
     """
 
     name: str
@@ -105,7 +104,7 @@ class Table:
 
     @property
     def may_turn(self) -> bool:
-        """True if a narrow place may have a row for each column."""
+        """True if the table may be turned where space is narrow."""
         return self.turns or not self.first
 
     def cells(self) -> list[list[str]]:
@@ -131,12 +130,12 @@ class Table:
         return Table(self.name, self.title, heads, rows, self.notes)
 
     def grid(self) -> Grid:
-        """Return the table as text, to be laid out in lines."""
+        """Return the table as cells of text."""
         headers = [column.header for column in self.columns]
         return Grid(headers, [column.left for column in self.columns], self.cells())
 
     def markdown(self) -> str:
-        """Return a GitHub table; vertical bars, and what would be HTML, are escaped."""
+        """Return a GitHub table. Vertical bars and HTML are escaped."""
 
         def escaped(words: str) -> str:
             return _HTML.sub(r"\\\g<0>", words.replace("\n", " "))
@@ -150,13 +149,13 @@ class Table:
         return "\n".join([f"**{escaped(self.title)}**", "", *table, "", *notes]).rstrip() + "\n"
 
     def latex(self) -> str:
-        """Return a booktabs tabular. Everything that LaTeX would read as markup is escaped; an
-        interval is aligned in a column of its own.
+        """Return a booktabs tabular. LaTeX markup is escaped. Intervals are aligned in a column of
+        their own.
         """
 
         def line(cells: Sequence[str]) -> str:
             joined = " & ".join(cells) + r" \\"
-            # After \\ or a rule, [ or * would be an option of that.
+            # After \\ or a rule, LaTeX would read [ or * as an option.
             return "{}" + joined if joined.startswith(("[", "*")) else joined
 
         def comment(words: str) -> str:
@@ -225,14 +224,14 @@ class Table:
             console.put(self.forms()[output_format], end="")
 
     def lines(self, width: int | None = None) -> list[str]:
-        """Return title, table and notes as text for a terminal of some width; None for a pipe."""
+        """Return title, table and notes as lines for a terminal of this width; None: for a pipe."""
         title = wrapped(self.title, width) if self.title else []
         notes = [line for note in self.notes for line in wrapped(note, width, "  ")]
         return [*title, *fit(self, width), *notes]
 
     def ranked(self) -> list[int]:
-        """Return the numbers of the columns, the most important first: what a row is of, those of
-        `first` (or those with intervals), the others from left to right.
+        """Return the indices of the columns, the most important first: the first column, then
+        those of `first` (or those with intervals), then all others from left to right.
         """
         keys = [column.key for column in self.columns]
         intervals = [i for i, column in enumerate(self.columns) if column.interval]
@@ -271,9 +270,8 @@ class StoredTable(BaseModel):
 
 
 def csv_text(rows: Iterable[Sequence[Any]]) -> str:
-    """Return rows as the text of a CSV file. A spreadsheet would run what begins at a FORMULA: it
-    gets a ' in front, unless the cell is a number. A carriage return, which would end a row, becomes
-    a space.
+    """Return rows as the text of a CSV file. A spreadsheet would run a FORMULA, so it gets a ' in
+    front, unless the cell is a number. A carriage return, which would end a row, becomes a space.
     """
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
@@ -288,10 +286,7 @@ def _inert(cell: Any) -> Any:
 
 
 def check_format(output_format: str) -> None:
-    """Refuse an unknown --format before any work is done.
-
-    Raises: ConfigError naming the nearest one.
-    """
+    """Raise ConfigError for an unknown --format, before any work is done."""
     check_known(output_format, FORMATS, f"unknown format '{output_format}'", "--format")
 
 
@@ -313,16 +308,16 @@ def text(value: Any, column: Column) -> str:
 
 
 def tex(value: str) -> str:
-    """Return text as LaTeX source that prints it; signs that TeX would join to one ("--") stay
-    two.
+    """Return text as LaTeX source that prints it. TeX would join some pairs of signs ("--"); they
+    stay two signs.
     """
     joined = re.sub(r"([-,'])(?=\1)", "\\1\0", _CONTROL.sub(" ", value))
     return joined.translate(str.maketrans(_LATEX))
 
 
 def tex_cell(value: Any, column: Column) -> str:
-    """Return a cell as LaTeX source: a number with a minus that is as wide as a plus; number &
-    interval where the column has intervals.
+    """Return a cell as LaTeX source. A minus is as wide as a plus. In a column of intervals the
+    number and its interval are two cells.
     """
     shown = text(value, column)
     if isinstance(value, str):
@@ -334,9 +329,7 @@ def tex_cell(value: Any, column: Column) -> str:
 
 
 def plain(value: Any) -> Any:
-    """Return a value as JSON can hold it: an Estimate becomes an object, a number that is not
-    finite null.
-    """
+    """Return a value for JSON: an Estimate becomes an object, a number that is not finite null."""
     if isinstance(value, Estimate):
         return {key: plain(number) for key, number in asdict(value).items()}
     return None if isinstance(value, float) and not math.isfinite(value) else value
