@@ -1,5 +1,5 @@
-"""The command line: the program, the commands of the stages and of the lists. A command takes
-its options, calls one function and prints the result.
+"""The command line: the program, and a command for each stage and each list. A command takes its
+options, calls one function and prints the result.
 """
 
 from nmtkit.cli import analyze, lists, stages, status  # noqa: F401 - they add their commands to `app`

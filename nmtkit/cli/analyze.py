@@ -1,4 +1,4 @@
-"""The command `analyze`: a sub-command for each analysis, derived from the analysis' class."""
+"""The command `analyze`: a sub-command for each analysis, derived from its class."""
 
 from __future__ import annotations
 
@@ -46,9 +46,10 @@ class EveryAnalysis(Options):
 
 
 def analysis_command(name: str) -> Any:
-    """Return the sub-command of an analysis: its own options, then those of every analysis.
+    """Return the sub-command of an analysis: its options, then those of every analysis.
 
-    Raises: ConfigError for an unknown analysis, or an option that every analysis has.
+    Raises: ConfigError for an unknown analysis, or if an option of the analysis has the name of an
+        option of every analysis.
     """
     from nmtkit.analyze import stage
 
@@ -70,14 +71,14 @@ def analysis_command(name: str) -> Any:
 
 
 def _names(*groups: type[Options]) -> set[str]:
-    """Return the names of options, as fields and as they are typed."""
+    """Return the names of options, both as options of the field's name and as they are typed."""
     fields = [(group, key) for group in groups for key in group.model_fields]
     return {name for group, key in fields for name in (flag(key), typed(group, key))}
 
 
 class _AnalysisCommand(Command):
-    """The command of one analysis: an option of another analysis is refused with the names of
-    those that have it.
+    """The command of one analysis. The error for an option of another analysis names the analyses
+    that have it.
     """
 
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
@@ -92,7 +93,7 @@ class _AnalysisCommand(Command):
 
 
 class _Analyses(Help, TyperGroup):
-    """The group of all analyses; the name of one comes before its options."""
+    """The group of all analyses. The name of an analysis comes before its options."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(ANALYSES)

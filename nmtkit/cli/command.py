@@ -6,7 +6,7 @@ import inspect
 import os
 import tomllib
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Optional
 
@@ -18,6 +18,7 @@ from nmtkit import console, environment, files, trust
 from nmtkit.cli.program import Help, app, set_debug
 from nmtkit.errors import ConfigError
 from nmtkit.options import GENERAL, Options, flag, option
+from nmtkit.translate.options import SearchOptions
 
 
 class EveryCommand(Options):
@@ -30,13 +31,13 @@ class EveryCommand(Options):
 
 
 class Command(Help, TyperCommand):
-    """A command that refuses options without effect."""
+    """A command that rejects options without effect."""
 
     def invoke(self, ctx: Any) -> Any:
         """Check the options, then run the command.
 
         Raises: ConfigError naming the first option that is not UTF-8 or has no effect, or if
-            torchrun starts several processes of a command that does not train.
+            torchrun starts a command other than `train`.
         """
         if self.name != "train" and environment.under_torchrun():
             message = "torchrun starts several processes, but only `nmtkit train` shares its work"
@@ -50,16 +51,15 @@ class Command(Help, TyperCommand):
         return super().invoke(ctx)
 
     def get_params(self, ctx: Any) -> Any:
-        """Return the parameters, --help among those of every command."""
+        """Return the parameters, with --help in the panel of general options."""
         parameters = super().get_params(ctx)
         vars(parameters[-1])["rich_help_panel"] = GENERAL
         return parameters
 
 
 def _check_utf8(parameter: Any, value: Any) -> None:
-    """Refuse bytes that are not UTF-8: no record can hold them, nor can a library take such a path.
-
-    Raises: ConfigError naming the option.
+    """Raise ConfigError naming the option if a value is not UTF-8. No record can hold other bytes,
+    and some libraries do not accept such a path.
     """
     words = map(str, value if isinstance(value, (list, tuple)) else [value])
     for word in "\0".join(words).split("\0"):
@@ -72,25 +72,30 @@ def _check_utf8(parameter: Any, value: Any) -> None:
 
 
 def without_effect() -> dict[str, list[dict[str, Any]]]:
-    """Return which options of each command have no effect beside other options (ineffective.toml).
-    Two kinds are refused elsewhere: options that depend on the data set (prep), and options of
-    another analysis.
+    """Return the cases in which options of a command have no effect, by command: those of
+    ineffective.toml, and settings of the search that an option of `translate` overrides. Two kinds
+    are checked elsewhere: options that depend on the data set (prep), and options of another
+    analysis.
 
-    Returns: the cases of each command. A case has `why`, `options`, `hint` and a condition: `given`
-        (one of these parameters, or of these settings with their value, is typed) or `missing`
-        (none of these parameters is typed).
+    Returns: a case has `why`, `options`, `hint` and a condition: `given` (one of these parameters,
+        or of these settings with their value, is typed) or `missing` (none of these parameters is
+        typed).
     """
-    return tomllib.loads(Path(__file__).with_name("ineffective.toml").read_text("utf-8"))
+    cases = tomllib.loads(Path(__file__).with_name("ineffective.toml").read_text("utf-8"))
+    for key in SearchOptions.model_fields:
+        wins, name = f"{flag(key)} is given too, and wins", f"--set search.{key}"
+        hint = f"leave it out, or leave out {flag(key)}"
+        cases["translate"].append({"why": wins, "given": [key], "options": [name], "hint": hint})
+    return cases
 
 
 def refuse_without_effect(ctx: Any) -> None:
-    """Refuse the options of a command that have no effect, instead of ignoring them.
+    """Raise ConfigError naming the first option of a command that has no effect.
 
     Args:
         ctx: the command with its parsed parameters.
-    Raises: ConfigError naming the first option without effect.
     """
-    # Only options on the command line; options from environment variables are not refused.
+    # Only options on the command line are checked, not those of environment variables.
     typed = {
         parameter.name: max(parameter.opts, key=len)
         for parameter in ctx.command.params
@@ -114,15 +119,15 @@ def command(
     cls: type[Command] = Command,
     **help_texts: Any,
 ) -> Callable[[Callable[..., None]], None]:
-    """Return a decorator: the function is a command with these options.
+    """Return a decorator that makes a function a command with these options.
 
     Args:
-        name: of the command.
-        options: their fields are the keyword arguments of the function; those that nobody gave and
-            that have no default are left out.
+        name: the name of the command.
+        options: classes whose fields are the keyword arguments of the function. An option that is
+            not given and has no default is left out.
         within: the program.
-        cls: of the command.
-        help_texts: the epilog, and more that typer knows.
+        cls: the class of the command.
+        help_texts: the epilog and other texts of typer.
     """
     groups: list[type[Options]] = [*options, EveryCommand]
     fields = {key: field for group in groups for key, field in group.model_fields.items()}
@@ -130,15 +135,13 @@ def command(
 
     def register(function: Callable[..., None]) -> None:
         def call(**values: Any) -> None:
-            for key in ("quiet", "debug", "allow_code"):  # `Command.invoke` has read them
-                values.pop(key, None)
-            function(
-                **{key: _expanded(value) for key, value in values.items() if value is not None}
-            )
+            read = {"quiet", "debug", "allow_code"}  # by `Command.invoke`
+            given = {k: v for k, v in values.items() if v is not None and k not in read}
+            function(**{key: _expanded(value) for key, value in given.items()})
 
-        # The list of commands keeps newlines.
+        # Typer would keep the newlines in the list of commands.
         call.__doc__ = " ".join((function.__doc__ or "").split())
-        # Typer reads these two.
+        # Typer reads the signature and the annotations.
         vars(call)["__signature__"] = inspect.Signature(parameters)
         call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
         within.command(name, cls=cls, **help_texts)(call)
@@ -147,7 +150,7 @@ def command(
 
 
 def _expanded(value: Any) -> Any:
-    """Return the value of an option, with the home folder in place of a leading `~` of paths."""
+    """Return the value of an option. A leading `~` of a path becomes the home folder."""
     if isinstance(value, list):
         return list(map(_expanded, value))
     return files.expanded_path(value) if isinstance(value, Path) else value
@@ -158,7 +161,23 @@ def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:
     shown: Any = field.json_schema_extra or {}
     kind: Any = field.annotation
     default = inspect.Parameter.empty if field.is_required() else field.default
-    settings = _help_of(field, shown)
+    limits = {
+        key: getattr(limit, key)
+        for limit in field.metadata
+        for key in ("ge", "le")
+        if hasattr(limit, key)
+    }
+    settings = {
+        "metavar": shown.get("metavar"),
+        "help": " ".join((field.description or "").split()),
+        "rich_help_panel": shown.get("panel"),
+        "envvar": shown.get("envvar"),
+        "show_default": field.is_required()
+        or bool(field.default)
+        or shown.get("shows_zero", False),
+        "min": limits.get("ge"),
+        "max": limits.get("le"),
+    }
     if typing.get_origin(kind) is typing.Literal:
         kind, settings["metavar"] = str, "|".join(typing.get_args(kind))
     elif typing.get_origin(kind) in {list, tuple}:  # any number of values
@@ -168,29 +187,6 @@ def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:
         if shown.get("argument")
         else typer.Option(*(shown.get("names") or [flag(name)]), **settings)
     )
-    return inspect.Parameter(
-        name,
-        inspect.Parameter.KEYWORD_ONLY,
-        default=default,
-        annotation=Annotated[kind, declared],
-    )
-
-
-def _help_of(field: FieldInfo, shown: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what typer shows of a field and the limits that it checks."""
-    limits = {
-        key: getattr(limit, key)
-        for limit in field.metadata
-        for key in ("ge", "le")
-        if hasattr(limit, key)
-    }
-    shows_default = field.is_required() or bool(field.default)
-    return {
-        "metavar": shown.get("metavar"),
-        "help": " ".join((field.description or "").split()),
-        "rich_help_panel": shown.get("panel"),
-        "envvar": shown.get("envvar"),
-        "show_default": shows_default or shown.get("shows_zero", False),
-        "min": limits.get("ge"),
-        "max": limits.get("le"),
-    }
+    annotation = Annotated[kind, declared]
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    return inspect.Parameter(name, keyword, default=default, annotation=annotation)

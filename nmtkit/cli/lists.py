@@ -1,4 +1,4 @@
-"""The commands that list what there is: variants, settings, data sets."""
+"""The commands that list variants, settings and data sets."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def list_settings(
 
 
 def _print_toml(tables: dict[str, list[fields.Setting]], variant: str | None) -> None:
-    """Print settings as a file for --config, each after its meaning."""
+    """Print settings as a file for --config, each below a comment with its meaning."""
     from nmtkit.models.variants import BASELINE
 
     if "model" in tables:
@@ -142,7 +142,7 @@ def _check_section(section: str | None, variant: str | None) -> None:
 
 
 def _settings_of(section: str, values: dict[str, Any], variant: str | None) -> list[fields.Setting]:
-    """Return the settings of a section, with a preset's values for defaults."""
+    """Return the settings of a section, with a preset's values as defaults."""
     if section != "model":
         return fields.describe(settings.STAGES[section], values, section)
     from nmtkit.models.variants import BASELINE, load_variant

@@ -1,9 +1,8 @@
-"""The program `nmtkit`: it runs a command and turns every error into a message and an exit code."""
+"""The program `nmtkit`: runs a command and turns every error into a message and an exit code."""
 
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import re
 import signal
@@ -21,7 +20,7 @@ from nmtkit.user_classes import blamed_on
 
 STAGES = ("prep", "train", "translate", "score", "analyze", "report", "export")
 STOPPING = (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
-"""Signals of batch systems and of a closed terminal, which end a command as Ctrl-C does."""
+"""Signals of batch systems and of a closed terminal. They end a command as Ctrl-C does."""
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 120}
 """Settings of typer for every command."""
 ONE_FILE = {
@@ -29,42 +28,35 @@ ONE_FILE = {
     "--dev": "put all sets into one file for each language (cat), or use --test for further sets",
     "--config": "put the settings into one file, or add --set KEY=VALUE",
 }
-"""Options of which a second one would replace the files of the first, and what to do instead."""
+"""Options that may be given once, because a second file would replace the first, each with what to
+do instead.
+"""
 _debug = bool(os.environ.get("NMTKIT_DEBUG"))
 
 
 def set_debug(value: bool) -> None:
-    """Show the traceback of errors from now on, if True."""
+    """Show tracebacks from now on if `value` is True."""
     global _debug
     _debug = _debug or value
 
 
 def examples(*lines: str, before: str = "For example:", after: str = "") -> str:
-    """Return the end of a command's help: commands as a user would type them."""
+    """Return the end of a command's help: example commands."""
     return "\n\n".join(
         part for part in (before, "\n".join(lines).replace("[", r"\["), after) if part
     )
 
 
-def _check_files_once(args: list[str]) -> None:
-    """Refuse a second --train, --dev or --config: the first file would be ignored."""
-    args = args[: args.index("--")] if "--" in args else args
-    for name, hint in ONE_FILE.items():
-        if sum(word.partition("=")[0] == name for word in args) > 1:
-            raise ConfigError(f"{name} is given twice", where=name, hint=hint)
-
-
 class Help:
-    """A command whose errors name it, and whose help may be left before its end."""
+    """A command whose errors name the command, and whose help may be piped to `head`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
         """Parse the words of the command line.
 
-        Raises: an error of typer's parser, which knows the command; ConfigError for an option that
-            stands where another one wants its value, or whose files a second one would replace.
+        Raises: an error of typer's parser that names the command; ConfigError for an option in the
+            place of another option's value, or for a second option of ONE_FILE.
         """
-        self._check_values(args)
-        _check_files_once(args)
+        self._check_words(args)
         try:
             return super().parse_args(ctx, args)  # type: ignore[misc]
         except Exception as error:
@@ -72,22 +64,28 @@ class Help:
                 vars(error)["ctx"] = ctx
             raise
 
-    def _check_values(self, args: list[str]) -> None:
-        """Refuse `--like --dev FILE`, of which typer would make a value "--dev"."""
+    def _check_words(self, args: list[str]) -> None:
+        """Raise ConfigError for `--like --dev FILE`, where typer would take --dev as a value, and
+        for a second option of ONE_FILE, because the first file would be ignored.
+        """
         parameters = self.params  # type: ignore[attr-defined]
         names = {name for p in parameters for name in p.opts if name.startswith("--")}
         flags = {name for p in parameters if getattr(p, "is_flag", False) for name in p.opts}
-        for name, word in itertools.pairwise(args):
-            value = word.partition("=")[0]
-            if name in names - flags and value in names:
+        typed = [word.partition("=")[0] for word in args]
+        for word, following in zip(args, typed[1:], strict=False):
+            if word in names - flags and following in names:
                 raise ConfigError(
-                    f"{name} needs a value, got the option '{value}'",
-                    where=name,
-                    hint=f"write its value after {name}",
+                    f"{word} needs a value, got the option '{following}'",
+                    where=word,
+                    hint=f"write its value after {word}",
                 )
+        options = typed[: args.index("--")] if "--" in args else typed
+        for name, hint in ONE_FILE.items():
+            if options.count(name) > 1:
+                raise ConfigError(f"{name} is given twice", where=name, hint=hint)
 
     def get_params(self, ctx: Any) -> Any:
-        """Return the parameters; an option that is on or off shows no type."""
+        """Return the parameters; a flag shows no type."""
         parameters = super().get_params(ctx)  # type: ignore[misc]
         for parameter in parameters:
             if getattr(parameter, "is_flag", False):
@@ -97,8 +95,8 @@ class Help:
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Print the help.
 
-        Raises: typer.Exit with 0 when the reader of stdout has gone, for which rich has an exit
-            code of 1; with 3 when stdout takes nothing.
+        Raises: typer.Exit with 0 if the reader of stdout has gone (rich would exit with 1), with 3
+            if stdout cannot be written.
         """
         try:
             super().format_help(ctx, formatter)  # type: ignore[misc]
@@ -128,8 +126,7 @@ class Program(Help, TyperGroup):
         """Run the command.
 
         Raises: typer.Exit with the code of the error (2, 3, 4, 75), 3 after an OSError, 130 after
-            Ctrl-C or one of STOPPING, 1 after a fault of nmtkit, 0 when the reader of stdout has
-            gone.
+            Ctrl-C or one of STOPPING, 1 after a bug of nmtkit, 0 if the reader of stdout has gone.
         """
         try:
             with blamed_on():
@@ -143,8 +140,8 @@ class Program(Help, TyperGroup):
 
 
 def _exit_of(error: BaseException) -> typer.Exit | None:
-    """Print what ended a command, with --debug its traceback, and return the exit with its code;
-    None if typer itself ends the command.
+    """Print the error that ended a command, with its traceback if --debug, and return the exit with
+    its code; None if typer itself ends the command.
     """
     is_usage = hasattr(error, "format_message")  # an error of typer's parser
     if not is_usage and type(error).__module__.startswith(("typer", "click")):
@@ -158,14 +155,14 @@ def _exit_of(error: BaseException) -> typer.Exit | None:
     if isinstance(error, BrokenPipeError):
         return typer.Exit(explanation.exit_code)
     with contextlib.suppress(OSError):  # stderr is as full as the disk, or closed
-        if _debug:  # Python itself would print control characters of a run
+        if _debug:  # not printed by Python, which would keep control characters
             console.put("".join(traceback.format_exception(error)), end="", file=sys.stderr)
         console.put(f"nmtkit: {explanation}", file=sys.stderr)
     return typer.Exit(explanation.exit_code)
 
 
 def _usage_error(error: Any) -> ConfigError:
-    """Return an error of typer's parser as one of nmtkit's."""
+    """Return an error of typer's parser as an error of nmtkit."""
     words = error.ctx.command_path.removeprefix("python -m ").split(" ") if error.ctx else [""]
     command = " ".join(["nmtkit", *words[1:]])  # however the program was called
     message = plain(error.format_message().rstrip("."))
@@ -181,7 +178,7 @@ def _usage_error(error: Any) -> ConfigError:
 
 
 def _drop_stdout() -> None:
-    """Discard what is flushed into stdout at exit, when stdout takes nothing."""
+    """Discard what Python flushes into stdout at exit, because stdout cannot be written."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -225,8 +222,8 @@ def _options(
 
 
 def _open_streams() -> None:
-    """Open stdout and stderr on nothing if they are closed (`>&-`): otherwise the next files that
-    are opened would take their places.
+    """Open /dev/null as stdout and stderr if they are closed (`>&-`). Otherwise the next files that
+    are opened would take their file descriptors.
     """
     for number, name in enumerate(("stdout", "stderr"), start=1):
         if getattr(sys, name) is None:
@@ -238,13 +235,13 @@ def _open_streams() -> None:
 
 
 def _stop(number: int, frame: object) -> None:
-    """End as on Ctrl-C, on which training finishes its step."""
-    signal.signal(number, signal.SIG_IGN)  # a second signal must not stop the clearing up
+    """End as on Ctrl-C, after which training finishes its step."""
+    signal.signal(number, signal.SIG_IGN)  # a second signal must not interrupt the cleanup
     raise KeyboardInterrupt
 
 
 def main() -> None:
-    """Run the command line; errors become three lines on stderr and an exit code (0, 2, 3, 4,
+    """Run the command line. An error becomes three lines on stderr and an exit code (0, 2, 3, 4,
     75, 130).
     """
     environment.prepare()

@@ -1,4 +1,4 @@
-"""The command `status`: what each run holds, and which parts are out of date."""
+"""The command `status`: the systems and scores of each run, and which parts are out of date."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from nmtkit.score.stored_scores import Scores
 from nmtkit.tables.table import Column, Table, text_column
 
 PARTS = ("prep", "systems", "history.jsonl")
-"""Parts by which a folder under ./runs is known as a run."""
+"""A folder under ./runs is a run if it has one of these parts."""
 COLUMNS = [
     text_column("system"),
     Column("steps", "steps"),
@@ -77,30 +77,27 @@ def status(as_json: bool, runs: Sequence[Path] = (), run: Path | None = None) ->
 
 
 def _described(run: Run) -> files.JsonObject:
-    """Return the facts of a run as plain values; of a damaged run only its error."""
+    """Return the facts of a run as plain values; for a damaged run only its error."""
     values = {"run": str(run.path)}
     try:
-        return {**values, **_facts(run)}
+        contents = read_stages(run)
+        manifest = contents.manifest
+        return {
+            **values,
+            "dataset": manifest.dataset,
+            "direction": f"{manifest.src}-{manifest.tgt}",
+            "pairs": manifest.cleaning.pairs_kept,
+            "bytes": _size(run.path),
+            "systems": [_system(system, contents.scores) for system in run.systems()],
+            "out_of_date": list(_outdated(contents)),
+        }
     except (NmtkitError, OSError) as error:
         problem = explained(error)
         return {**values, "error": f"{problem.message} ({problem.where or run.path})"}
 
 
-def _facts(run: Run) -> files.JsonObject:
-    contents = read_stages(run)
-    manifest = contents.manifest
-    return {
-        "dataset": manifest.dataset,
-        "direction": f"{manifest.src}-{manifest.tgt}",
-        "pairs": manifest.cleaning.pairs_kept,
-        "bytes": _size(run.path),
-        "systems": [_system(system, contents.scores) for system in run.systems()],
-        "out_of_date": list(_outdated(contents)),
-    }
-
-
 def _system(system: System, scores: dict[str, Scores]) -> files.JsonObject:
-    """Return the facts of a system; `scores` are those of the run by test set."""
+    """Return the facts of a system; scores: the scores of the run by test set."""
     from nmtkit.models import checkpoints
 
     steps = [checkpoints.step_of(path) for path in checkpoints.candidates(system.checkpoints)]
@@ -110,7 +107,7 @@ def _system(system: System, scores: dict[str, Scores]) -> files.JsonObject:
         name: row.scores["bleu"].value
         for name, result in sorted(scores.items())
         for row in result.systems
-        if row.name == system.name and "bleu" in row.scores
+        if row.name == system.name
     }
     return {
         "name": system.name,
@@ -123,7 +120,7 @@ def _system(system: System, scores: dict[str, Scores]) -> files.JsonObject:
 
 
 def _outdated(contents: Contents) -> Iterator[str]:
-    """Yield what is missing or out of date, with the command that updates it, if it is known."""
+    """Yield each missing or outdated part with the command that updates it, if known."""
     run, remarks = contents.run, list(contents.remarks)
     for name, reported in contents.findings.items():
         if reported.outdated:
@@ -137,7 +134,7 @@ def _outdated(contents: Contents) -> Iterator[str]:
 
 
 def _size(folder: Path) -> int:
-    """Return the bytes of all files in a folder; a training may remove some meanwhile."""
+    """Return the bytes of all files in a folder, from which a training may remove files."""
     total = 0
     for parent, _, names in os.walk(folder):
         for name in names:
@@ -159,7 +156,7 @@ def _print_run(values: files.JsonObject) -> None:
     Table("systems", title, COLUMNS, [_cells(system) for system in values["systems"]]).print()
     width = console.width()
     for line in values["out_of_date"]:
-        if width is not None and len(line) > width:  # a command stays in one line, to be copied
+        if width is not None and len(line) > width:  # a command stays on one line, to be copied
             line = ":\n  nmtkit ".join(line.rsplit(": nmtkit ", 1))
         console.put(line)
 
