@@ -15,7 +15,7 @@ from nmtkit.score.metrics import header
 from nmtkit.score.resampling import FEW, FEWEST_FOR_P
 from nmtkit.score.result_tables import DELTA, P_SEEDS
 from nmtkit.score.seeds import NOT_KNOWN
-from nmtkit.score.significance import FEW_DIFFERENT, LEVEL, TESTS
+from nmtkit.score.significance import FEW_DIFFERENT, LEVEL, chance_of
 from nmtkit.score.stored_scores import Scores, SeedResult, SystemScores
 from nmtkit.tables import figures
 from nmtkit.tables.figures import Difference
@@ -207,7 +207,7 @@ def _by_chance(result: Scores) -> list[float]:
     """Return, for each p of the verdicts, the chance of p < LEVEL without a difference."""
     by_seed = _by_seed(result)
     if by_seed is None:
-        return [TESTS[result.test].by_chance for p in result.p_of_bleu if p is not None]
+        return [chance_of(result.test) for p in result.p_of_bleu if p is not None]
     against = [group.against["bleu"] for group in by_seed.groups if group.against]
     return [LEVEL for difference in against if difference.p is not None]
 

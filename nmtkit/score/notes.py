@@ -9,7 +9,7 @@ from nmtkit.errors import counted
 from nmtkit.score.metrics import header
 from nmtkit.score.resampling import few_note
 from nmtkit.score.seeds import FEWEST_FREEDOM, smallest_p
-from nmtkit.score.significance import FEW_DIFFERENT, LEVEL, TESTS, header_of_test
+from nmtkit.score.significance import FEW_DIFFERENT, LEVEL, chance_of, header_of_test
 from nmtkit.score.stored_scores import GroupScore, LengthScore, Scores, SeedResult
 
 
@@ -138,7 +138,7 @@ def _test(result: Scores, test: str) -> str:
 def _by_chance(test: str, p_values: Iterable[float | None]) -> str:
     """Return the end of a note: how many of several p are small by chance."""
     count = sum(p is not None for p in p_values)
-    chance = count * TESTS[test].by_chance
+    chance = count * chance_of(test)
     return f"; about {chance:.1f} of {count} such p are below {LEVEL:g} by chance" * (count > 1)
 
 

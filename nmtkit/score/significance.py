@@ -221,6 +221,13 @@ def header_of_test(test: str) -> str:
     return TESTS[test].header if test in TESTS else test
 
 
+def chance_of(test: str) -> float:
+    """Return the share of comparisons of equal systems with p < LEVEL; LEVEL if this version does
+    not have the test.
+    """
+    return TESTS[test].by_chance if test in TESTS else LEVEL
+
+
 def compare(test: str, system: Metric, baseline: Metric, draws: Draws) -> Comparison:
     """Return the result of one test; without p if there are few sentences, or few that differ.
 

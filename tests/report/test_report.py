@@ -566,6 +566,16 @@ def test_few_sentences_that_differ_get_no_verdict(tmp_path):
     assert sum(note.count(FEW_DIFFERENT) for note in notes) == 1
 
 
+def test_scores_may_name_a_test_of_another_version(tmp_path):
+    made = ReportedRun(tmp_path / "newer")
+    for name, share in (("a", 0.5), ("b", 0.3), ("c", 0.1)):
+        made.add(name, share, variant=name)
+    score(made.run, resamples=20, trials=20, test="sign")
+    path = made.run.path / "score" / "test" / "scores.json"
+    path.write_text(path.read_text("utf-8").replace('"sign"', '"newer"'), "utf-8")
+    assert "about 0.1 of 2 such p are below 0.05 by chance" in made.page().text
+
+
 def test_few_sentences_get_no_verdict(tmp_path):
     made = ReportedRun(tmp_path / "few", count=20)
     for name, share, seed in (("a-1", 0.5, 1), ("b-1", 0.1, 1)):
