@@ -123,8 +123,8 @@ def read_contents(run: Run) -> Contents:
     contents = read_stages(run)
     if not contents.scores:
         raise _nothing(contents)
-    trained = [system.name for system in run.systems() if checkpoints.was_trained(system)]
-    if without := [name for name in trained if not _has_weights(run, name)]:
+    trained = [system for system in run.systems() if checkpoints.was_trained(system)]
+    if without := [s.name for s in trained if not checkpoints.candidates(s.checkpoints)]:
         contents.note(
             f"No weights here of {', '.join(without)}: analyses that read weights, and new"
             " translations, need them."
@@ -203,10 +203,6 @@ def _sets(contents: Contents) -> list[str]:
     return list(dict.fromkeys([*contents.scores, *tests]))
 
 
-def _has_weights(run: Run, system: str) -> bool:
-    return bool(checkpoints.candidates(run.system(system).checkpoints))
-
-
 def _note_unscored(contents: Contents) -> None:
     """Note which systems have no checkpoint, no translation or no scores."""
     run = contents.run
@@ -226,8 +222,8 @@ def _note_unscored(contents: Contents) -> None:
         if waiting := sorted(translated - set(result.names if result else ())):
             contents.note(f"{name}: not scored: {', '.join(waiting)}", again)
         if missing := [system for system in systems if system not in translated]:
-            ready = [system for system in missing if _has_weights(run, system)]
-            named = ready if ready != systems else []
+            ready = [s for s in missing if checkpoints.candidates(run.system(s).checkpoints)]
+            named = ready if ready != systems else []  # all systems need no names
             words = [word for system in named for word in ("--system", system)]
             translate = shlex.join(["nmtkit", "translate", *words, "--on", name])
             command = f"{translate} && {again}" if ready else ""

@@ -95,11 +95,11 @@ def asked_metrics(options: ScoreOptions) -> list[str]:
     external = list(external_metrics(options))
     if options.metrics is None:
         return external
-    listed = [name.strip() for name in options.metrics.split(",")]
-    keys = [name if name in external else name.lower() for name in listed]
-    for name, key in zip(listed, keys, strict=True):
-        check_known(key, (*METRICS, *external), f"unknown metric '{name}'", "--metrics")
-    return list(dict.fromkeys(["bleu", *keys, *external]))
+    keys = ["bleu"]
+    for name in map(str.strip, options.metrics.split(",")):
+        keys.append(name if name in external else name.lower())
+        check_known(keys[-1], (*METRICS, *external), f"unknown metric '{name}'", "--metrics")
+    return list(dict.fromkeys([*keys, *external]))
 
 
 def _columns(outputs: Sequence[Output], task: Task) -> list[str]:

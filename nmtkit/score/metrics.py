@@ -158,13 +158,13 @@ class Scorer:
     """The metrics against one set of references, whose n-grams are counted once for all systems.
 
     Args:
-        refs: each a full reference stream of raw (detokenised) text; all of them are used.
+        refs: reference streams of raw (detokenised) text; all of them are used.
         lang: target language, which chooses BLEU's tokenizer, and TER of characters for languages
             without spaces.
-        lowercase: ignore case (the signature says so).
+        lowercase: True to ignore case (named in the signature).
         side: tokenizes the references for tokenised BLEU. There is no tokenised BLEU if `side` is
             None, or does not cut text in a language without spaces into words.
-        tokenized: references and hypotheses are tokenized already.
+        tokenized: True if references and hypotheses are tokenized already.
     """
 
     def __init__(
@@ -179,14 +179,11 @@ class Scorer:
         self.lang = lang
         self.lowercase = lowercase
         self.side = side
-        self.tokenized_refs: list[list[str]] = []
-        if side:
-            self.tokenized_refs = [[side.cased(line) for line in ref] for ref in refs]
         self.tokenizer, remark = tokenizer_for(lang, tokenized)
         self.remarks = [remark] if remark else []
         self.spaced = tokenized or usual_tokenizer(lang) == "moses"
-        if self.tokenized_refs and not self.spaced and not has_words(self.tokenized_refs):
-            self.tokenized_refs = []
+        tokens = [[side.cased(line) for line in ref] for ref in refs] if side else []
+        self.tokenized_refs = tokens if self.spaced or has_words(tokens) else []
         self._counters: dict[str, Any] = {}
 
     def columns(self, outputs: Sequence[Sequence[str]] = ()) -> list[str]:
@@ -229,10 +226,10 @@ class Scorer:
         """Return one metric of one system.
 
         Args:
-            key: one of METRICS.
-            hyps: detokenised text, one line a sentence; for a metric of tokens, tokens separated by
-                spaces.
-        Raises: DataError if line counts differ, or a metric of tokens has no tokenised references.
+            key: one of METRICS that makes sense here (see `lacks`).
+            hyps: one line per sentence: detokenised text, or for a metric of tokens the tokens
+                separated by spaces.
+        Raises: DataError if line counts differ.
         """
         kind = METRICS[key]
         refs = self.tokenized_refs if kind.of_tokens else self.refs
@@ -395,7 +392,7 @@ def bleu(
     """Return sacreBLEU's BLEU of detokenised text, or of tokenized text as it is.
 
     Args:
-        hyps: one line a sentence; refs: each a full reference stream; lang: target language
+        hyps: one line per sentence; refs: reference streams; lang: target language
             (chooses the tokenizer).
     Raises: DataError if line counts differ.
     """

@@ -70,7 +70,7 @@ class Grid:
         least = self.least()
         wishes = [much - little for much, little in zip(widths, least, strict=True)]
         if width is not None and (room := width - self.width) < sum(wishes):
-            shares = [wish * max(room, 0) // sum(wishes) for wish in wishes]
+            shares = [wish * room // sum(wishes) for wish in wishes]
             widths = [little + share for little, share in zip(least, shares, strict=True)]
         rules = ["-" * size for size in widths]
         heads = [wrapped(header, size) for header, size in zip(self.headers, widths, strict=True)]
