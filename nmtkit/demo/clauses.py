@@ -13,12 +13,11 @@ POSITION = {"lie", "stand", "sit", "hang"}
 """Verbs of position, which English prefers in the progressive."""
 SIMPLE = {"past", "pres"}
 UNPREDICATED = {"small", "strange", "famous", "funny"}
-"""Adjectives that are no predicate of a name or a pronoun."""
-
+"""Adjectives that are not used as predicates of a name or a pronoun."""
 
 AGENTIVE: list[Verb] = fitting("verbs", "person")
 VERBS = [verb for verb in entries("verbs") if verb not in fitting("verbs", "that if to")]
-COPULAS: dict[str, Verb] = {verb.en.base: verb for verb in entries("copulas")}
+NAMED: dict[str, Verb] = {verb.english_name: verb for verb in VERBS + entries("copulas")}
 DESCRIBABLE = [
     noun
     for noun in entries("nouns")
@@ -28,14 +27,14 @@ PERSONAL = [word for word in fitting("adjectives", "person") if word.en not in U
 
 
 @cache
-def object_gaps(classes: frozenset[str]) -> dict[Verb, Slot | None]:
+def object_gaps(classes: frozenset[str]) -> list[tuple[Verb, Slot]]:
     """Return the verbs with an object of some classes, each with the slot of that object."""
-    return {
-        verb: slot
-        for verb in fitting("verbs", "person")
-        for slot in reversed(verb.slots)
+    return [
+        (verb, slot)
+        for verb in AGENTIVE
+        for slot in verb.slots
         if slot.role in {"acc", "dat", "pp"} and slot.nouns & classes
-    }
+    ]
 
 
 class Clauses(Nominals):
@@ -44,6 +43,10 @@ class Clauses(Nominals):
     """
 
     base, negation = "past", 0.14
+
+    def verb(self, place: str) -> Verb:
+        """Return one of the verbs that the lexicon lists for a place in the grammar."""
+        return NAMED[self.choose(place)]
 
     def agent(self, levels: int = 1) -> NP:
         """Return a person: a name, a name and another person, a pronoun, or a noun phrase."""
@@ -84,10 +87,11 @@ class Clauses(Nominals):
         if np.owner or np.det == "bare":
             return
         about_subject, classes = self.chance(0.5), np.noun.classes
-        gaps = dict.fromkeys(fitting("verbs", classes)) if about_subject else object_gaps(classes)
+        verbs = [(verb, None) for verb in fitting("verbs", classes)]
+        gaps = verbs if about_subject else object_gaps(classes)
         if not gaps:
             return
-        verb, gap = self.pick(list(gaps.items()))
+        verb, gap = self.pick(gaps)
         if about_subject:
             subject = NP(np.noun, np.plural)
         elif self.chance(0.5):
@@ -100,11 +104,10 @@ class Clauses(Nominals):
 
     def fill(self, clause: Clause, level: int, it: NP | None = None) -> None:
         """Fill the slots of a clause's verb; `it`: the direct object, if it is known already."""
-        owner = self.owner_of(clause.subject)
         for slot in clause.verb.slots:
             # The relative pronoun stands for the gap, so an empty noun phrase fills it.
             known = NP() if slot is clause.gap else it if slot.role == "acc" else None
-            clause.filled.append((slot, known or self.filler(slot, clause, owner, level)))
+            clause.filled.append((slot, known or self.filler(slot, clause, level)))
         objects = [filler for slot, filler in clause.filled if slot.role == "acc"]
         if clause.verb.shifts and objects:
             short = not objects[0].modifiers
@@ -116,23 +119,24 @@ class Clauses(Nominals):
         english, german = np.noun.place
         return np.after({"in": "into"}.get(english, english), german, "a")
 
-    def filler(self, slot: Slot, clause: Clause, owner: str, level: int) -> NP:
+    def filler(self, slot: Slot, clause: Clause, level: int) -> NP:
         """Return the noun phrase that fills a slot."""
+        owner = clause.subject.possessive
         if slot.role == "city":
             return self.city("to", "nach")
         if slot.role == "dir":
             return self.plain("place", "definite", owner, plural=0.05).after("to", "zu", "d")
         if slot.role == "loc":
             kind = "any" if not clause.negated and self.chance(0.4) else "definite"
-            return self.local(self.plain(slot.nouns, kind, owner, plural=0.1))
+            return self.plain(slot.nouns, kind, owner, plural=0.1).at_place()
         if slot.role == "on":
             return self.onto(owner)
-        np = self.object(slot, clause, owner, level)
+        np = self.object(slot, clause, level)
         return np.after(slot.en, slot.de, slot.case) if slot.en or slot.de else np
 
-    def object(self, slot: Slot, clause: Clause, owner: str, level: int) -> NP:
+    def object(self, slot: Slot, clause: Clause, level: int) -> NP:
         """Return a noun phrase that fills a slot with a case or a preposition."""
-        alone = len(clause.verb.slots) == 1
+        owner, alone = clause.subject.possessive, len(clause.verb.slots) == 1
         if "person" in slot.nouns:
             pronominal = slot.role in {"acc", "to"} or (slot.role == "dat" and alone)
             if self.chance(0.14) and pronominal:
@@ -183,8 +187,8 @@ class Clauses(Nominals):
         fixed = roles & {"loc", "dir", "on", "city", "dat", "to"} or clause.verb.stative
         movable = clause.subject.human and not clause.negated and not fixed
         if movable and level < 2 and not clause.heavy and self.chance(0.18):
-            owner = self.owner_of(clause.subject)
-            clause.place = self.local(self.plain("place", "definite", owner, plural=0.05))
+            owner = clause.subject.possessive
+            clause.place = self.plain("place", "definite", owner, plural=0.05).at_place()
         self.settle_tense(clause)
         if not clause.adverb and not (clause.modal and clause.tense == "pres"):
             self.date(clause, level)
@@ -244,7 +248,7 @@ class Clauses(Nominals):
         adjectives = fitting("adjectives", subject.noun.classes) if subject.noun else PERSONAL
         unused = [adjective for adjective in adjectives if adjective not in subject.adjectives]
         adjective = self.pick(unused or PERSONAL)
-        clause = Clause(subject, COPULAS[self.choose("copula")], tense, adjective=adjective)
+        clause = Clause(subject, self.verb("copula"), tense, adjective=adjective)
         clause.negated = not subject.quantified and self.chance(0.15)
         if adjective.comparative[0] and self.chance(0.15) and not clause.negated:
             classes = subject.noun.classes if subject.noun else "person"

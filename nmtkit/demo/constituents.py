@@ -13,6 +13,7 @@ from nmtkit.demo.lexicon import Adjective, Slot, Verb, Word
 
 QUANTIFIED = {"every", "all", "some", "many", "several", "no", "bare"}
 AGREEMENTS = {"I": 0, "we": 2, "they": 2}
+POSSESSIVES = {"I": "my", "we": "our", "he": "his", "she": "her", "they": "their"}
 
 
 @dataclass(eq=False, slots=True)
@@ -43,12 +44,24 @@ class NP:
         self.preposition = (english, german, case)
         return self
 
+    def at_place(self) -> NP:
+        """Put this noun phrase after the preposition of place of its noun, and return it."""
+        english, german = self.noun.place
+        return self.after(english, german, "d")
+
     @property
     def agreement(self) -> int:
         """The agreement index: 0 first person singular, 1 third person singular, 2 plural."""
         if self.pronoun:
             return AGREEMENTS.get(self.pronoun, 1)
         return 2 if self.parts or self.plural else 1
+
+    @property
+    def possessive(self) -> str:
+        """The possessive that refers back to it as a subject."""
+        if self.name:
+            return "her" if "female" in self.name.classes else "his"
+        return POSSESSIVES.get(self.pronoun, "their" if self.agreement == 2 else "my")
 
     @property
     def heavy(self) -> bool:
@@ -78,8 +91,8 @@ class Clause:
     `lead`: "", or but at the start of the sentence.
     `shifted`: True if the English particle follows the object.
     `filled`: the slots of the verb, each with the noun phrase that fills it.
-    `content`: (that, whether, if? or to; complement clause), where if? means whether.
-    `adjunct`: (conjunction, adverbial clause).
+    `dependent`: (conjunction; complement clause or adverbial clause), where the conjunction `if?`
+    means whether, and `to` stands before an infinitive.
     `second`: (and or but, coordinated clause).
     """
 
@@ -99,8 +112,7 @@ class Clause:
     time: Word | None = None
     adverb: Word | None = None
     place: NP | None = None
-    content: tuple[str, Clause] | None = None
-    adjunct: tuple[str, Clause] | None = None
+    dependent: tuple[str, Clause] | None = None
     second: tuple[str, Clause] | None = None
     filled: list[tuple[Slot, NP]] = field(default_factory=list)
 

@@ -120,7 +120,7 @@ def auxiliary(pair: Pair, node: Node) -> Error | None:
     """Return the perfect with haben for sein, or the other way round."""
     participle = find(node, "VBN", "RK")
     # "ist versucht, ..." is German, though it means another thing
-    if participle is None or node.info.content:
+    if participle is None or participle.lex in fitting("verbs", "that if to"):
         return None
     lemma = participle.lex.lemma
     if lemma in EITHER_AUXILIARY:
@@ -145,7 +145,7 @@ class Contrast(Writer):
         if singular in {plural, "Junge"}:  # "der Jungen" is German of a young woman
             return None
         case = CASES[node.label]
-        *articles, of_plural = ENDINGS["def", case]
+        *articles, of_plural = ENDINGS[f"def-{case}"]
         right = {article.form, of_plural if len({*np.noun.de[case]}) == 1 else ""}
         wrong = self.pick([form for form in articles if form not in right] or ["die"])
         head = word(node, np.noun)
@@ -173,7 +173,7 @@ class Contrast(Writer):
         if distance != 2 and self.chance(0.35):
             return clause
         subject, verb = self.someone(), self.pick(fitting("verbs", "that"))
-        return Clause(subject, verb, self.base, content=("that", clause))
+        return Clause(subject, verb, self.base, dependent=("that", clause))
 
     def collect(
         self, wanted: dict[Any, int], each: int, goals: Sequence[Any], draw: Draw, *rules: Rule
@@ -254,12 +254,9 @@ class Contrast(Writer):
 
 def with_gender(pair: Pair, gender: str) -> str:
     """Return the German sentence with its pronouns for "it" in another gender."""
-    infos = [node.info for node in pair.de.nodes()]
-    its = [np for np in infos if isinstance(np, NP) and np.pronoun == "it"]
-    right = its[0].gender
-    for np in its:
-        np.gender = gender
+    infos = (node.info for node in pair.de.nodes())
+    it = next(np for np in infos if isinstance(np, NP) and np.pronoun == "it")
+    right, it.gender = it.gender, gender
     wrong = text(leaves(GERMAN.sentence(pair.clause)))
-    for np in its:
-        np.gender = right
+    it.gender = right
     return wrong

@@ -11,27 +11,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from nmtkit.demo.clauses import COPULAS, VERBS
 from nmtkit.demo.constituents import NP, Clause
 from nmtkit.demo.languages import ENGLISH, GERMAN
-from nmtkit.demo.lexicon import TABLES, Verb, Word, entries, fitting
+from nmtkit.demo.lexicon import Word, entries, fitting
 from nmtkit.demo.realise import CLOSING, Leaf, leaves, text
 from nmtkit.demo.sentences import Sentences
 from nmtkit.files import writing
-
-
-def called(role: str) -> list[Verb]:
-    """Return the verbs with a role in the sentences about "it"."""
-    return [verb for verb in VERBS if verb.english_name in ROLES[role]]
-
-
-ROLES = {role: names.split(", ") for role, names, _ in TABLES["roles"]}
-CARRIERS, HANDLERS, BRIEF = map(called, ("bring in", "handle", "brief"))
-DISAPPEAR, LIE, BELONG = called("state")
-THINGS = {
-    gender: [noun for noun in fitting("nouns", "thing") if noun.gender == gender]
-    for gender in "mfn"
-}
 
 
 class Pair:
@@ -120,16 +105,16 @@ class Writer(Sentences):
         if self.chance(0.55):
             np = self.named()
             return self.someone(besides) if np.name is besides else np
-        np = self.plain("person", plural=0.25)
-        while np.noun.gender == "n":  # German "es" could also mean a child or a girl
+        while True:
             np = self.plain("person", plural=0.25)
-        return np
+            if np.noun.gender != "n":  # German "es" could also mean a child or a girl
+                return np
 
     def thing(self, gender: str, subject: NP) -> NP:
         """Return a noun phrase that "it" can refer to; the subject may be its owner."""
-        noun = self.pick(THINGS[gender])
+        noun = self.pick([noun for noun in fitting("nouns", "thing") if noun.gender == gender])
         determiner = self.choose("determiner introduced")
-        np = NP(noun, det=self.owner_of(subject) if determiner == "my" else determiner)
+        np = NP(noun, det=subject.possessive if determiner == "my" else determiner)
         self.describe(np, 0.4)
         return np
 
@@ -139,7 +124,7 @@ class Writer(Sentences):
 
     def antecedent(self, gender: str) -> Clause:
         """Return a sentence with one thing of a gender, and nothing else that "it" could mean."""
-        verb = self.pick(CARRIERS)
+        verb = self.verb("verb that introduces")
         subject = self.someone()
         clause = Clause(subject, verb, self.base if self.chance(0.8) else "perf")
         for slot in verb.slots:
@@ -158,16 +143,14 @@ class Writer(Sentences):
 
     def about_it(self, gender: str) -> Clause:
         """Return a sentence in which "it" is the thing of the previous sentence."""
-        draw = getattr(self, self.choose("sentence about it"))
-        clause: Clause = draw(NP(pronoun="it", gender=gender))
-        return clause
+        return self.sentence(NP(pronoun="it", gender=gender), kind="sentence about it")
 
     def it_is(self, it: NP) -> Clause:
         """Return "It was very heavy" or similar, often with a second clause or a time."""
         clause = self.quality(it)
         if self.chance(0.45):
             conjunction, subject = self.choose("coordination of it"), self.named()
-            second = self.clause(self.base, self.pick(BRIEF), subject, level=2)
+            second = self.clause(self.base, self.verb("verb beside it"), subject, level=2)
             clause.second = (conjunction, second)
         elif self.chance(0.5):
             past = self.base == "past"
@@ -177,7 +160,7 @@ class Writer(Sentences):
 
     def quality(self, it: NP) -> Clause:
         """Return a clause with an adjective that describes "it"."""
-        clause = Clause(it, COPULAS[self.choose("copula of it")], self.base)
+        clause = Clause(it, self.verb("copula of it"), self.base)
         clause.adjective = self.pick(fitting("adjectives", "carried"))
         clause.degree = self.pick(entries("degrees")) if self.chance(0.6) else None
         clause.negated = self.chance(0.15)
@@ -185,16 +168,16 @@ class Writer(Sentences):
 
     def it_lies(self, it: NP) -> Clause:
         """Return a sentence that says where it lies, whose it is, or that it disappears."""
-        verb = self.pick((LIE, LIE, BELONG, DISAPPEAR))
-        gone = verb is DISAPPEAR
+        verb = self.verb("verb about it")
+        gone = verb.english_name == "disappear"
         clause = Clause(it, verb, "perf" if gone and self.chance(0.5) else self.base)
         clause.negated = not gone and self.chance(0.15)
         self.fill(clause, 1)
         if gone and self.chance(0.5):
             conjunction = self.choose("reason")
             reason = self.clause(self.base, subject=self.someone(), level=2, plain=True)
-            clause.adjunct = (conjunction, reason)
-        frequent = verb is not BELONG and not clause.negated and self.chance(0.3)
+            clause.dependent = (conjunction, reason)
+        frequent = verb.english_name != "belong to" and not clause.negated and self.chance(0.3)
         if frequent and clause.tense == self.base:
             clause.adverb = self.pick(fitting("adverbs", "frequent"))
         self.settle_tense(clause)
@@ -206,7 +189,7 @@ class Writer(Sentences):
         roll = self.random()
         times = [] if clause.modal else fitting("times", clause.tense)
         if roll < 0.35:
-            clause.adjunct = (self.choose("reason"), self.quality(it))
+            clause.dependent = (self.choose("reason"), self.quality(it))
         elif roll < 0.6 and times:
             clause.time = self.pick(times)
             clause.front = "time" if clause.negated or self.chance(0.5) else ""
@@ -214,7 +197,7 @@ class Writer(Sentences):
 
     def handling(self, it: NP) -> Clause:
         """Return a clause in which somebody uses "it": sells it, or puts it on a table."""
-        verb = self.pick(HANDLERS)
+        verb = self.verb("verb done to it")
         clause = Clause(self.someone() if self.chance(0.7) else self.pronoun(), verb, self.base)
         roll = self.random()
         if roll < 0.2 and not verb.stative:

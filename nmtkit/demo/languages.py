@@ -10,7 +10,6 @@ ambiguous in English ("the man in the garden"), both readings have the same Germ
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from typing import Any
 
 from nmtkit.demo.constituents import NP, Clause
@@ -20,23 +19,30 @@ from nmtkit.demo.realise import DETERMINERS, Leaf, Node, Realiser, comma, keyed,
 VOWEL = re.compile("(?!uni|use|one|eu)([aeiou]|hon|hour)")  # words that take "an"
 CONTRACTIONS = {apart: joined for apart, joined, _ in TABLES["contractions"]}
 REFLEXIVES = {"I": "mich", "we": "uns"}
-# (paradigm, case) -> masculine, feminine, neuter, plural
-ENDINGS = {
-    (name, case): forms[at : at + 4]
-    for name, (_, forms) in keyed("endings").items()
-    for case, at in zip("nadg", range(0, 16, 4), strict=True)
-}
+# "paradigm-case" -> masculine, feminine, neuter, plural
+ENDINGS = {name: forms for name, (_, forms) in keyed("endings").items()}
 
 
 def ending(paradigm: str, case: str, np: NP) -> str:
     """Return the form of a paradigm that agrees with a noun phrase in a case."""
-    return ENDINGS[paradigm, case][3 if np.plural else "mfn".index(np.noun.gender)]
+    return ENDINGS[f"{paradigm}-{case}"][3 if np.plural else "mfn".index(np.noun.gender)]
+
+
+def nested(words: list[Leaf], inside: list[Any]) -> list[Any]:
+    """Return [VP word [VP word ... inside]], with a verb phrase for each word."""
+    for word in reversed(words):
+        inside = [Node("VP", [word, *inside])]
+    return inside
 
 
 class English(Realiser):
     """English as constituents."""
 
     side = 0
+    order = (
+        "particle pronoun-d d pronoun-a a late-particle stranded preposition adjective place time"
+        " dependent"
+    )
     labels = {}
 
     def determiner(self, np: NP, case: str) -> tuple[Any, str]:
@@ -50,54 +56,41 @@ class English(Realiser):
     def attached(self, phrase: Node, modifier: Node) -> Node:
         return Node("NP", [phrase, modifier], phrase.info)
 
+    def embedded(self, opening: Any, clause: Clause, subject: bool) -> Node:
+        """Return a subordinate or relative clause; `subject`: True if its subject is inside."""
+        spoken = subject and self.noun_phrase(clause.subject, "n")
+        return Node("SBAR", [opening, Node("S", some(spoken, *self.predicate(clause)))], clause)
+
     def relative(self, clause: Clause, np: NP) -> Node:
-        pronoun = Leaf("who" if np.human else "that", "WP")
-        subject = clause.gap and self.noun_phrase(clause.subject, "n")
-        body = Node("S", some(subject, *self.predicate(clause)))
-        return Node("SBAR", [Node("WHNP", [pronoun]), body], clause)
+        pronoun = Node("WHNP", [Leaf("who" if np.human else "that", "WP")])
+        return self.embedded(pronoun, clause, clause.gap is not None)
+
+    def subordinate(self, conjunction: str, clause: Clause) -> Node:
+        return self.embedded(self.function(conjunction), clause, True)
+
+    def infinitive(self, clause: Clause) -> Node:
+        verbs = [Leaf("to", "TO"), Leaf(clause.verb.en.base, "VB", clause.verb)]
+        return Node("S", nested(verbs, self.complements(clause)))
 
     def verbs(self, clause: Clause) -> list[Leaf]:
         finite, *nonfinite = super().verbs(clause)
-        takes_to = clause.modal == "want" or (clause.modal == "must" and clause.past)
-        if takes_to:
+        base, wants = clause.verb.en.base, clause.modal == "want"
+        takes_do = wants or not (nonfinite or base == "be")
+        if wants or (clause.modal == "must" and clause.past):
             nonfinite.insert(0, Leaf("to", "TO"))
-        if not (clause.negated or clause.question):
-            return [finite, *nonfinite]
-        base = {"want": "want", "must": "have"}.get(clause.modal, clause.verb.en.base)
-        if not takes_to and (nonfinite or base == "be"):
-            return [finite, *nonfinite]
-        do = FINITE["do"][3 * clause.past + clause.subject.agreement]
-        return [Leaf(do, finite.tag, "do"), Leaf(base, "VB", finite.lex), *nonfinite]
+        if takes_do and (clause.negated or clause.question):
+            nonfinite.insert(0, Leaf(clause.modal or base, "VB", finite.lex))
+            do = FINITE["do"][3 * clause.past + clause.subject.agreement]
+            finite = Leaf(do, finite.tag, "do")
+        return [finite, *nonfinite]
 
     def complements(self, clause: Clause) -> list[Any]:
         """Return all that follows the main verb: objects, particle, complements and adverbials."""
-        place = clause.place and self.phrase(clause.place)
-        time = clause.front != "time" and self.time(clause)
-        adjective = clause.adjective and self.adjective_phrase(clause)
-        return some(*self.objects(clause), adjective, place, time, *self.dependents(clause))
-
-    def objects(self, clause: Clause) -> list[Any]:
-        """Return the fillers of the verb's slots; the particle is before or after the objects."""
-        objects: list[Any] = []
-        prepositional: list[Any] = []
-        for slot, filler in clause.filled:
-            if slot is not clause.gap:
-                group = prepositional if filler.preposition[0] else objects
-                group.append(self.phrase(filler, slot.case))
-            elif slot.en:
-                prepositional.append(Leaf(slot.en, "IN", slot.en))
-        verb = clause.verb
+        verb, gap = clause.verb, clause.gap
         particle = verb.particle and Node("PRT", [Leaf(verb.particle, "RP", verb)])
-        objects.insert(len(objects) if clause.shifted else 0, particle)
-        return [*objects, *prepositional]
-
-    def infinitive(self, clause: Clause) -> Node:
-        verb = Node("VP", [Leaf(clause.verb.en.base, "VB", clause.verb), *self.complements(clause)])
-        return Node("S", [Node("VP", [Leaf("to", "TO"), verb])])
-
-    def subordinate(self, conjunction: str, clause: Clause) -> Node:
-        body = Node("S", [self.noun_phrase(clause.subject, "n"), *self.predicate(clause)])
-        return Node("SBAR", [self.function(conjunction), body], clause)
+        parts = {"late-particle" if clause.shifted else "particle": particle}
+        stranded = gap and gap.en and Leaf(gap.en, "IN", gap.en)
+        return self.arranged(clause, stranded=stranded, dependent=self.dependent(clause), **parts)
 
     def time(self, clause: Clause) -> Any:
         if clause.time is None:
@@ -106,38 +99,37 @@ class English(Realiser):
         label = "PP" if first in {"in", "on", "at", "after"} else "NP" if more else "ADVP"
         return Node(label, [self.word(clause.time)])
 
-    def predicate(self, clause: Clause, asked: bool = False) -> list[Any]:
-        """Return adverb and verb phrase; for a question, only what follows the finite verb."""
+    def predicate(self, clause: Clause) -> list[Any]:
+        """Return adverb and verb phrase."""
         finite, *nonfinite = self.verbs(clause)
         adverb = clause.adverb and Node("ADVP", [self.word(clause.adverb)])
         negation: Any = clause.negated and self.function("not")
         if finite.form == "can" and negation:
             finite.form, negation = "cannot", None
-        inside = self.complements(clause)
-        for word in reversed(nonfinite):
-            inside = [Node("VP", [word, *inside])]
-        if asked:
-            return inside
+        inside = nested(nonfinite, self.complements(clause))
         if nonfinite or clause.verb.en.base == "be":
             return [Node("VP", some(finite, negation, adverb, *inside))]
         return some(adverb, Node("VP", some(finite, negation, *inside)))
 
     def main_clause(self, clause: Clause) -> Node:
+        opening = self.opening(clause)
         subject = self.noun_phrase(clause.subject, "n")
-        predicate = self.predicate(clause, bool(clause.question))
         if not clause.question:
             lead = clause.lead and self.function(clause.lead)
-            return Node("S", some(lead, *self.opening(clause), subject, *predicate), clause)
-        body = Node("SQ", [self.verbs(clause)[0], subject, *predicate], clause)
-        if clause.question == "yn":
-            return body
-        return Node("SBARQ", [Node("WHADVP", [self.function(clause.question)]), body], clause)
+            return Node("S", some(lead, *opening, subject, *self.predicate(clause)), clause)
+        finite, *nonfinite = self.verbs(clause)
+        inside = nested(nonfinite, self.complements(clause))
+        question = Node("SQ", [finite, subject, *inside], clause)
+        return Node("SBARQ", [Node("WHADVP", opening), question], clause) if opening else question
 
 
 class German(Realiser):
     """German as topological fields."""
 
     side = 1
+    order = (
+        "subject pronoun-a pronoun-d reflexive d time adverb a negation preposition place adjective"
+    )
     labels = {"n": "NP-SB", "a": "NP-OA", "d": "NP-DA", "g": "NP-AG"}
 
     def determiner(self, np: NP, case: str) -> tuple[Any, str]:
@@ -157,7 +149,7 @@ class German(Realiser):
     def phrase(self, np: NP, case: str = "") -> Node:
         # Preposition and article contract (im, zur), but not before a relative clause.
         phrase = super().phrase(np, case)
-        if phrase.label == "PP" and not any(isinstance(part, Clause) for part in np.modifiers):
+        if phrase.label == "PP" and not np.heavy:
             preposition, inner = phrase.kids
             contracted = CONTRACTIONS.get(f"{preposition.form} {inner.kids[0].form}")
             if contracted:
@@ -171,51 +163,30 @@ class German(Realiser):
         preposition = gap and gap.de and Leaf(gap.de, "IN", gap.de)
         return self.verb_last("SREL", some(preposition, pronoun), clause, gap is not None)
 
-    def objects(self, clause: Clause) -> dict[str, list[Node]]:
-        """Return the fillers of slots by case; pronouns and prepositional phrases have own keys."""
-        objects = defaultdict(list)
-        for slot, np in clause.filled:
-            if slot is not clause.gap:
-                bare = slot.case + " pronoun" * bool(np.pronoun)
-                kind = "preposition" if np.preposition[1] else bare
-                objects[kind].append(self.phrase(np, slot.case))
-        return objects
-
-    def middle(self, clause: Clause, subject: bool) -> Node:
-        """Return the middle field; `subject`: True if the subject is in it."""
-        objects = self.objects(clause)
-        reflexive = REFLEXIVES.get(clause.subject.pronoun, "sich")
-        negated = clause.negated and not any(np.det == "any" for _, np in clause.filled)
-        kids = some(
-            subject and self.noun_phrase(clause.subject, "n"),
-            *objects["a pronoun"],
-            *objects["d pronoun"],
-            clause.verb.reflexive and Leaf(reflexive, "PRP", "sich"),
-            *objects["d"],
-            clause.front != "time" and self.time(clause),
-            clause.adverb and self.word(clause.adverb),
-            *objects["a"],
-            negated and self.function("not"),
-            *objects["preposition"],
-            clause.place and self.phrase(clause.place),
-            clause.adjective and self.adjective_phrase(clause),
-        )
-        return Node("MF", kids)
-
     def time(self, clause: Clause) -> Any:
         return clause.time and self.word(clause.time)
-
-    def after(self, clause: Clause) -> Node:
-        """Return the postfield: each dependent clause between commas."""
-        clauses = self.dependents(clause)
-        return Node("NF", [part for inner in clauses for part in (comma(), inner, comma())])
 
     def fields(
         self, label: str, opening: list[Any], clause: Clause, bracket: list[Any], subject: bool
     ) -> Node:
-        """Return a clause: its opening, the middle field, the right bracket and the postfield."""
-        middle = self.middle(clause, subject)
-        return Node(label, [*opening, middle, Node("RK", bracket), self.after(clause)], clause)
+        """Return a clause: its opening, the middle field, the right bracket and the postfield.
+
+        Args:
+            subject: True if the subject is in the middle field.
+        """
+        reflexive = REFLEXIVES.get(clause.subject.pronoun, "sich")
+        negated = clause.negated and not any(np.det == "any" for _, np in clause.filled)
+        middle = self.arranged(
+            clause,
+            subject=subject and self.noun_phrase(clause.subject, "n"),
+            reflexive=clause.verb.reflexive and Leaf(reflexive, "PRP", "sich"),
+            adverb=clause.adverb and self.word(clause.adverb),
+            negation=negated and self.function("not"),
+        )
+        dependent = self.dependent(clause)
+        postfield = [comma(), dependent, comma()] if dependent else []
+        fields = [Node("MF", middle), Node("RK", bracket), Node("NF", postfield)]
+        return Node(label, opening + fields, clause)
 
     def verb_last(self, label: str, opening: list[Any], clause: Clause, subject: bool) -> Node:
         """Return a clause with its finite verb last; a separable prefix is joined to the verb."""
@@ -233,8 +204,6 @@ class German(Realiser):
     def main_clause(self, clause: Clause) -> Node:
         finite, *nonfinite = self.verbs(clause)
         first = self.opening(clause)
-        if clause.question and clause.question != "yn":
-            first = [self.function(clause.question)]
         inverted = bool(first or clause.question)
         front = first[:1] if inverted else [self.noun_phrase(clause.subject, "n")]
         lead = clause.lead and self.function(clause.lead)

@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from random import Random
 from typing import TypeVar
 
-from nmtkit.demo.constituents import NP
+from nmtkit.demo.constituents import NP, POSSESSIVES
 from nmtkit.demo.lexicon import CHOICES, Slot, Word, entries, fitting
 
 T = TypeVar("T")
-OWNER_OF = {"I": "my", "we": "our", "he": "his", "she": "her", "they": "their"}
 
 
 class Draw:
@@ -102,11 +101,6 @@ class Nominals(Draw):
                 if pair[0].rank != pair[1].rank:
                     np.adjectives = sorted(pair, key=lambda adjective: adjective.rank)
 
-    def local(self, np: NP) -> NP:
-        """Return a noun phrase as a place: after the noun's own preposition, with the dative."""
-        english, german = np.noun.place
-        return np.after(english, german, "d")
-
     def city(self, english: str, german: str) -> NP:
         """Return a city after a preposition."""
         return NP(name=self.pick(entries("cities"))).after(english, german, "d")
@@ -122,7 +116,7 @@ class Nominals(Draw):
         if genitive:
             np.owner = None
         if option.role == "place":
-            return self.local(np)
+            return np.at_place()
         return np.after(option.en, option.de, option.case)
 
     def modify(self, np: NP, levels: int) -> None:
@@ -141,11 +135,4 @@ class Nominals(Draw):
 
     def pronoun(self, without: Sequence[str] = ()) -> NP:
         """Return a personal pronoun, but none of `without`."""
-        return NP(pronoun=self.pick([key for key in OWNER_OF if key not in without]))
-
-    def owner_of(self, subject: NP) -> str:
-        """Return the possessive that refers back to a subject."""
-        if subject.name:
-            return "her" if "female" in subject.name.classes else "his"
-        default = "their" if subject.agreement == 2 else "my"
-        return OWNER_OF.get(subject.pronoun, default)
+        return NP(pronoun=self.pick([key for key in POSSESSIVES if key not in without]))

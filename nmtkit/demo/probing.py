@@ -28,14 +28,14 @@ KEYS = {
     "subj_number": attrgetter("clause.subject.noun.index"),
     "obj_number": attrgetter("object.noun.index"),
 }
-Example = tuple[str, str] | None
+Example = str | tuple[str, str] | None
 
 
 class Sentence:
     """A drawn English sentence. Each task is a method, named as SentEval names the task.
 
-    A task returns the label and the text, or None if the sentence is not an example. Some tasks
-    change the text.
+    A task returns the label, or None if the sentence is not an example. A task that changes the
+    sentence returns the label and the new text.
 
     Args:
         draw: the stream of random choices.
@@ -49,29 +49,25 @@ class Sentence:
         self.tokens = self.text.split(" ")
         self.object = next((np for slot, np in clause.filled if slot.role == "acc"), None)
 
-    def labelled(self, label: str | None) -> Example:
-        """Return an example with the unchanged sentence; None if there is no label."""
-        return (label, self.text) if label else None
-
     def sentence_length(self) -> Example:
         """Return the bin of the number of tokens."""
-        return self.labelled(LENGTHS.get(len(self.tokens)))
+        return LENGTHS.get(len(self.tokens))
 
     def tree_depth(self) -> Example:
         """Return the depth of the tree; parts of speech count, the root does not."""
-        return self.labelled(str(self.tree.depth() - 1))
+        return str(self.tree.depth() - 1)
 
     def top_constituents(self) -> Example:
         """Return the constituents under the topmost clause."""
         kids = self.tree.kids[0].kids
         names = [kid.tag if isinstance(kid, Leaf) else kid.label for kid in kids]
         label = "_".join(name for name in names if name != ",")
-        return self.labelled(label if label in LABELS["top_constituents"] else "OTHER")
+        return label if label in LABELS["top_constituents"] else "OTHER"
 
     def word_content(self) -> Example:
         """Return the word of `content` that the sentence has, if exactly one occurs."""
         targets = [token for token in self.tokens if token in self.content]
-        return self.labelled(targets[0] if len(targets) == 1 else None)
+        return targets[0] if len(targets) == 1 else None
 
     def bigram_shift(self) -> Example:
         """Return the sentence unchanged (O), or with two neighbouring words swapped (I).
@@ -85,7 +81,7 @@ class Sentence:
             if words[at] != words[at + 1] and CLOSING.isdisjoint(words[at : at + 2])
         ]
         if not places or self.draw.chance(0.5):
-            return self.labelled("O" if places else None)
+            return "O" if places else None
         at = self.draw.pick(places)
         return "I", " ".join([*words[:at], words[at + 1], words[at], *words[at + 2 :]])
 
@@ -95,13 +91,13 @@ class Sentence:
         compound = clause.modal or clause.negated or clause.question or clause.second
         if compound or verb.base == verb.finite[3]:
             return None
-        return self.labelled({"past": "PAST", "pres": "PRES"}.get(clause.tense))
+        return {"past": "PAST", "pres": "PRES"}.get(clause.tense)
 
     def number(self, np: NP | None) -> Example:
         """Return the number of a common noun, if the sentence has only one main clause."""
         if np is None or np.noun is None or self.clause.second:
             return None
-        return self.labelled("NNS" if np.plural else "NN")
+        return "NNS" if np.plural else "NN"
 
     def subj_number(self) -> Example:
         """Return the number of the main clause's subject."""
@@ -117,7 +113,7 @@ class Sentence:
         if np is None or not np.wanted or np.modifiers:
             return None
         if self.draw.chance(0.5):
-            return self.labelled("O")
+            return "O"
         original, odd = np.noun, self.draw.pick(entries("nouns"))
         if odd in fitting("nouns", np.wanted) or "mass" in odd.classes:
             return None
@@ -132,7 +128,7 @@ class Sentence:
         if not second or first.pronoun or second[1].subject.pronoun not in THIRD_PERSON:
             return None
         if self.draw.chance(0.5):
-            return self.labelled("O")
+            return "O"
         before, *between, after, stop = self.tree.kids[0].kids
         return "I", spelled(leaves(Node("ROOT", [after, *between, before, stop])))
 
@@ -159,9 +155,9 @@ class Task:
     def offer(self, sentence: Sentence) -> None:
         """Add the example of a new sentence, if a partition still needs the example's label."""
         example = None if sentence.text in self.seen else getattr(sentence, self.name)()
-        if example is None or example[0] not in self.labels:
+        label, text = example if isinstance(example, tuple) else (example, sentence.text)
+        if label not in self.labels:
             return
-        label, text = example
         if self.key:
             parts = [PARTS[max(0, self.key(sentence) * 7 % 10 - 7)]]
         else:
@@ -198,10 +194,8 @@ def draw_for(task: str, grammar: Sentences, nouns: list[Noun]) -> Clause:
     if task not in {"tree_depth", "sentence_length"}:
         return grammar.simple()
     clause = grammar.with_adjunct() if grammar.chance(0.5) else grammar.reported()
-    if grammar.chance(0.7):
-        field = "adjunct" if clause.adjunct else "content"
-        inner = grammar.long_subject(grammar.between(2, 4))
-        setattr(clause, field, (getattr(clause, field)[0], inner))
+    if clause.dependent and grammar.chance(0.7):
+        clause.dependent = clause.dependent[0], grammar.long_subject(grammar.between(2, 4))
     return clause
 
 

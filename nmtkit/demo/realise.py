@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from nmtkit.demo.constituents import NP, Clause
@@ -97,16 +99,21 @@ def comma() -> Leaf:
 
 
 class Realiser:
-    """What both languages do alike; `side` picks from pairs of English and German."""
+    """What both languages do alike.
+
+    A language has a `side`, its place in pairs of English and German; the `order` of a clause's
+    parts; the `labels` of noun phrases by case; and the methods that are declared here.
+    """
 
     side: int
+    order: str
     labels: dict[str, str]
     determiner: Any
     attached: Any
-    relative: Callable[..., Node]
-    subordinate: Callable[..., Node]
-    infinitive: Callable[..., Node]
-    main_clause: Callable[..., Node]
+    relative: Any
+    subordinate: Any
+    infinitive: Any
+    main_clause: Any
     time: Any
 
     def word(self, entry: Word, tag: str = "RB") -> Leaf:
@@ -137,10 +144,6 @@ class Realiser:
             return [Leaf(forms["nad".index(case)], "PRP", np.pronoun)]
         if np.name:
             return [self.word(np.name, "NNP")]
-        return self.common(np, case)
-
-    def common(self, np: NP, case: str) -> list[Any]:
-        """Return determiner, numeral, adjectives and noun."""
         determiner, ending = self.determiner(np, case)
         adjectives = [
             Leaf((adjective.stem if self.side else adjective.en) + ending, "JJ", adjective)
@@ -169,14 +172,31 @@ class Realiser:
         degree = clause.degree and self.word(clause.degree)
         return Node("ADJP", some(degree, self.word(adjective, "JJ")))
 
+    def arranged(self, clause: Clause, **parts: Any) -> list[Any]:
+        """Return objects, adverbials and predicate adjective in the order of this language.
+
+        Args:
+            parts: what only this language has there, by its name in `order`.
+        """
+        objects: dict[str, list[Any]] = defaultdict(list)
+        for slot, np in clause.filled:
+            if slot is not clause.gap:
+                bare = "pronoun-" * bool(np.pronoun) + slot.case
+                kind = "preposition" if np.preposition[self.side] else bare
+                objects[kind].append(self.phrase(np, slot.case))
+        parts["time"] = clause.front != "time" and self.time(clause)
+        parts["place"] = clause.place and self.phrase(clause.place)
+        parts["adjective"] = clause.adjective and self.adjective_phrase(clause)
+        groups = (objects[name] or [parts.get(name)] for name in self.order.split())
+        return some(*chain.from_iterable(groups))
+
     def verbs(self, clause: Clause) -> list[Leaf]:
         """Return the finite verb and the other one, if there is one."""
         verb, past = clause.verb, clause.past
         forms = verb.de if self.side else verb.en
         cell = 3 * past + clause.subject.agreement
         tag = "VBD" if past else "VBP"
-        groups = VERB_GROUPS.get(clause.modal or clause.tense)
-        auxiliary, form = groups[self.side] if groups else ("", "")
+        auxiliary, form = VERB_GROUPS[clause.modal or clause.tense][self.side]
         if not auxiliary:
             return [Leaf(forms.finite[cell], tag, verb)]
         if auxiliary == "haben" and verb.de.sein:
@@ -184,24 +204,23 @@ class Realiser:
         main = Leaf(getattr(forms, form), TAGS[form], verb)
         return [Leaf(FINITE[auxiliary][cell], tag, auxiliary), main]
 
-    def opening(self, clause: Clause) -> list[Node | Leaf]:
+    def opening(self, clause: Clause) -> list[Any]:
         """Return what stands before the subject in English, before the verb in German."""
         if clause.front == "time":
             return [self.time(clause)]
-        if clause.front == "sub" and clause.adjunct:
-            return [self.subordinate(*clause.adjunct), comma()]
-        return [self.function("then")] if clause.front == "then" else []
+        if clause.front == "sub" and clause.dependent:
+            return [self.subordinate(*clause.dependent), comma()]
+        word = clause.front or clause.question
+        return [] if word in {"", "yn"} else [self.function(word)]
 
-    def dependents(self, clause: Clause) -> list[Node]:
-        """Return the clauses that end a clause."""
-        dependents = []
-        if clause.content:
-            kind, inner = clause.content
-            to = kind == "to"
-            dependents.append(self.infinitive(inner) if to else self.subordinate(kind, inner))
-        if clause.adjunct and clause.front != "sub":
-            dependents.append(self.subordinate(*clause.adjunct))
-        return dependents
+    def dependent(self, clause: Clause) -> Any:
+        """Return the clause that ends a clause, if there is one."""
+        if clause.dependent is None or clause.front == "sub":
+            return None
+        conjunction, inner = clause.dependent
+        if conjunction == "to":
+            return self.infinitive(inner)
+        return self.subordinate(conjunction, inner)
 
     def sentence(self, clause: Clause) -> Node:
         """Return a whole sentence with its full stop or question mark."""

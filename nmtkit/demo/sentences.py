@@ -27,9 +27,9 @@ class Sentences(Clauses):
         pronoun = subject.pronoun or name or plural
         return NP(pronoun=pronoun) if pronoun else None
 
-    def sentence(self) -> Clause:
-        """Return a sentence of any kind."""
-        clause: Clause = getattr(self, self.choose("sentence"))()
+    def sentence(self, *subject: NP, kind: str = "sentence") -> Clause:
+        """Return a sentence of any of the lexicon's kinds; each kind is a method of this class."""
+        clause: Clause = getattr(self, self.choose(kind))(*subject)
         return clause
 
     def simple(self) -> Clause:
@@ -46,7 +46,7 @@ class Sentences(Clauses):
         inner = self.adverbial_clause(conjunction, "pres" if tense == "fut" else tense)
         same = self.anaphor(inner.subject)
         main = self.any_clause(tense, subject=same if self.chance(0.5) else None)
-        main.time, main.adjunct, main.front = None, (conjunction, inner), ""
+        main.time, main.dependent, main.front = None, (conjunction, inner), ""
         if self.chance(0.45):
             main.front = "sub"
             inner.time = None
@@ -79,7 +79,7 @@ class Sentences(Clauses):
             main.subject = self.named()
         inner = self.any_clause(self.choose(f"reported {self.base}"), level=1)
         question = self.choose("if")
-        main.content = (question if kind == "if" else "that", inner)
+        main.dependent = (question if kind == "if" else "that", inner)
         return main
 
     def controlled(self) -> Clause:
@@ -91,7 +91,7 @@ class Sentences(Clauses):
         verb = self.pick([verb for verb in AGENTIVE if not verb.stative])
         inner = self.clause("pres", verb, main.subject, level=2, plain=True)
         inner.tense, inner.adverb, inner.time = "pres", None, None
-        main.content = ("to", inner)
+        main.dependent = ("to", inner)
         return main
 
     def coordinated(self, anaphoric: bool = False) -> Clause:
