@@ -36,10 +36,9 @@ def generate(
     """
     held: set[str] = set()
     for stream, name, number in ((1, "test", test), (2, "dev", dev)):
-        writer = Writer(seed, stream, held)
-        documents = list(writer.documents(number))
+        documents = list(Writer(seed, stream, held).documents(number))
         write_split(out_dir, name, documents)
-        writer.hold(*chain.from_iterable(documents))
+        held.update(*(pair.sides for pair in chain.from_iterable(documents)))
     contrast = Contrast(seed, 4, held)
     agreement, pronouns = contrast.agreement(size), contrast.pronouns(size)
     lemmas = write_split(out_dir, "train", Writer(seed, 3, held).documents(size))

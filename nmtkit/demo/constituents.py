@@ -57,11 +57,16 @@ class NP:
         return 2 if self.parts or self.plural else 1
 
     @property
+    def anaphor(self) -> str:
+        """The pronoun that refers back to it, "" if no pronoun is unambiguous."""
+        if self.name:
+            return "she" if "female" in self.name.classes else "he"
+        return self.pronoun or ("they" if self.agreement == 2 and self.human else "")
+
+    @property
     def possessive(self) -> str:
         """The possessive that refers back to it as a subject."""
-        if self.name:
-            return "her" if "female" in self.name.classes else "his"
-        return POSSESSIVES.get(self.pronoun, "their" if self.agreement == 2 else "my")
+        return POSSESSIVES.get(self.anaphor, "their" if self.agreement == 2 else "my")
 
     @property
     def heavy(self) -> bool:

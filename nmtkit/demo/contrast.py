@@ -26,7 +26,7 @@ GENDERS = {"m": "masculine", "f": "feminine", "n": "neuter"}
 CASES = {label: case for case, label in GERMAN.labels.items()}
 # verbs that form their perfect with sein or haben, by region or meaning
 EITHER_AUXILIARY = {"schwimmen", "folgen", "liegen", "stehen", "sitzen", "hängen"}
-FINITE_TAGS = "VBD VBP"
+FINITE_TAGS = {"VBD", "VBP"}
 # infinitive without prefix -> the prefixes that it takes in the lexicon, or with which it means
 # much the same
 PREFIXES: dict[str, set[str]] = defaultdict(set)
@@ -77,18 +77,14 @@ def error(kind: str, pair: Pair, wrong: Leaf, form: str, other: Leaf | None, *le
 
 def word(node: Node, *entries: Any) -> Any:
     """Return the first word of some lexicon entries directly under a node, None for none."""
-    leaves = (kid for kid in node.kids if kid.__class__ is Leaf)
+    leaves = (kid for kid in node.kids if isinstance(kid, Leaf))
     return next((leaf for leaf in leaves if leaf.lex in entries), None)
 
 
-def find(node: Node, tags: str, *fields: str) -> Any:
+def find(node: Node, tags: set[str], *fields: str) -> Any:
     """Return the first word with one of some tags in the fields of a clause, None for none."""
-    for kid in node.kids:
-        if kid.__class__ is Node and kid.label in fields:
-            for leaf in kid.kids:
-                if leaf.tag in tags.split():
-                    return leaf
-    return None
+    inside = (kid for kid in node.kids if isinstance(kid, Node) and kid.label in fields)
+    return next((leaf for field in inside for leaf in field.kids if leaf.tag in tags), None)
 
 
 def subject_verb(pair: Pair, node: Node) -> Error | None:
@@ -118,7 +114,7 @@ def polarity(pair: Pair, node: Node) -> Error | None:
 
 def auxiliary(pair: Pair, node: Node) -> Error | None:
     """Return the perfect with haben for sein, or the other way round."""
-    participle = find(node, "VBN", "RK")
+    participle = find(node, {"VBN"}, "RK")
     # "ist versucht, ..." is German, though it means another thing
     if participle is None or participle.lex in fitting("verbs", "that if to"):
         return None
@@ -153,7 +149,7 @@ class Contrast(Writer):
 
     def particle(self, pair: Pair, node: Node) -> Error | None:
         """Return a separable prefix that the verb never takes in this sense."""
-        prefix = find(node, "RP", "RK")
+        prefix = find(node, {"RP"}, "RK")
         if prefix is None:
             return None
         verb = prefix.lex
@@ -176,21 +172,20 @@ class Contrast(Writer):
         return Clause(subject, verb, self.base, dependent=("that", clause))
 
     def collect(
-        self, wanted: dict[Any, int], each: int, goals: Sequence[Any], draw: Draw, *rules: Rule
+        self, wanted: dict[Any, int], goals: Sequence[Any], draw: Draw, *rules: Rule
     ) -> Iterator[Record]:
         """Yield pairs with errors until no goal is left, or 400 draws for one were not enough.
 
         Args:
             wanted: error type or distance -> number that is still missing.
-            each: that number at the start.
             goals: those of `wanted` that end the search; of a single one, a pair has one error.
         """
-        for _ in range(400 * each):
+        for _ in range(400 * max(wanted.values())):
             if not any(wanted[goal] for goal in goals):
                 return
             self.open_document()
             pair = Pair(draw())
-            if not self.held.isdisjoint((pair.source, pair.target)):
+            if not self.held.isdisjoint(pair.sides):
                 continue
             errors: list[Error] = []
             nodes = list(pair.de.nodes())
@@ -200,7 +195,7 @@ class Contrast(Writer):
                     wanted[key] -= 1
                     errors.append(wrong)
             if errors:
-                self.hold(pair)
+                self.held.update(pair.sides)
                 yield record(pair, errors)
 
     def agreement(self, size: int) -> list[Record]:
@@ -215,7 +210,7 @@ class Contrast(Writer):
         records: list[Record] = []
         for distance in DISTANCES:
             draw = partial(self.far_subject, distance)
-            records += self.collect(distances, each, [distance], draw, subject_verb)
+            records += self.collect(distances, [distance], draw, subject_verb)
         kinds = dict.fromkeys(KINDS, of_kind)
         rules = (self.noun_phrase, polarity, auxiliary, self.particle)
         usual = self.negation
@@ -224,7 +219,7 @@ class Contrast(Writer):
             self.negation = 0.7 if kinds[KEIN] or kinds[NICHT] else usual
             return self.sentence()
 
-        records += self.collect(kinds, of_kind, KINDS, any_sentence, *rules)
+        records += self.collect(kinds, KINDS, any_sentence, *rules)
         self.negation = usual
         return records
 
@@ -234,8 +229,8 @@ class Contrast(Writer):
         for _ in range(max(30, round(600 * min(size, 100_000) / 20_000))):
             self.open_document()
             context, pair = self.antecedent_and_it()
-            nouns = [np.noun for _, np in context.clause.filled if np.noun]
-            (thing,) = (noun for noun in nouns if "thing" in noun.classes)
+            filled = context.clause.filled
+            thing = next(np.noun for slot, np in filled if "thing" in slot.nouns)
             right = GENDERS[thing.gender]
             errors = [
                 {
@@ -246,7 +241,7 @@ class Contrast(Writer):
                 for gender, name in GENDERS.items()
                 if name != right
             ]
-            self.hold(pair, context)
+            self.held.update(pair.sides, context.sides)
             before = {"context_src": context.source, "context_ref": context.target}
             records.append(record(pair, errors, **before, gender=right))
         return records

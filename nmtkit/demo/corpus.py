@@ -26,7 +26,7 @@ class Pair:
         self.clause = clause
         self.en, self.de = ENGLISH.sentence(clause), GERMAN.sentence(clause)
         self.words = leaves(self.de)
-        self.source, self.target = text(leaves(self.en)), text(self.words)
+        self.source, self.target = self.sides = text(leaves(self.en)), text(self.words)
 
     def position(self, word: Leaf) -> int:
         """Return a word's position in the German sentence; punctuation does not count."""
@@ -53,13 +53,9 @@ class Writer(Sentences):
         """
         for _ in range(200):
             pair = Pair(draw(*gender))
-            if self.held.isdisjoint((pair.source, pair.target)):
+            if self.held.isdisjoint(pair.sides):
                 return pair
         raise RuntimeError("the demo grammar has run out of sentences that no other split holds")
-
-    def hold(self, *pairs: Pair) -> None:
-        """Add the sentences of pairs to `held`."""
-        self.held.update(side for pair in pairs for side in (pair.source, pair.target))
 
     def antecedent_and_it(self) -> list[Pair]:
         """Return a sentence that introduces a thing, and one about "it"; genders are balanced."""
@@ -118,10 +114,6 @@ class Writer(Sentences):
         self.describe(np, 0.4)
         return np
 
-    def short_times(self, clause: Clause) -> list[Word]:
-        """Return the time adverbials that fit a clause's tense and have the class "it"."""
-        return [time for time in fitting("times", clause.tense) if "it" in time.classes]
-
     def antecedent(self, gender: str) -> Clause:
         """Return a sentence with one thing of a gender, and nothing else that "it" could mean."""
         verb = self.verb("verb that introduces")
@@ -135,7 +127,7 @@ class Writer(Sentences):
                 np = self.someone(subject.name)
             clause.filled.append((slot, np))
         self.settle_tense(clause)
-        times = self.short_times(clause)
+        times = fitting("times", f"it-{clause.tense}")
         if times and self.chance(0.35):
             clause.time = self.pick(times)
             clause.front = "time" if self.chance(0.5) else ""
@@ -153,8 +145,7 @@ class Writer(Sentences):
             second = self.clause(self.base, self.verb("verb beside it"), subject, level=2)
             clause.second = (conjunction, second)
         elif self.chance(0.5):
-            past = self.base == "past"
-            times = self.short_times(clause) if past else fitting("times", clause.tense)
+            times = fitting("times", "it-past" if self.base == "past" else "pres")
             clause.time, clause.front = self.pick(times), "time"
         return clause
 
@@ -174,9 +165,10 @@ class Writer(Sentences):
         clause.negated = not gone and self.chance(0.15)
         self.fill(clause, 1)
         if gone and self.chance(0.5):
-            conjunction = self.choose("reason")
-            reason = self.clause(self.base, subject=self.someone(), level=2, plain=True)
-            clause.dependent = (conjunction, reason)
+            clause.dependent = (
+                self.choose("reason"),
+                self.clause(self.base, subject=self.someone(), level=2, plain=True),
+            )
         frequent = verb.english_name != "belong to" and not clause.negated and self.chance(0.3)
         if frequent and clause.tense == self.base:
             clause.adverb = self.pick(fitting("adverbs", "frequent"))

@@ -216,18 +216,11 @@ def separable_forms(verb: Verb) -> Iterator[tuple[str, list[str]]]:
     which the next clause may follow) or together ("nachschlägt").
     """
     en, de = verb.en, verb.de
-    present, past = (
-        [
-            spoken
-            for form in finite
-            for spoken in (
-                f"{form} ... {de.prefix} $",
-                f"{form} ... {de.prefix} und",
-                de.prefix + form,
-            )
-        ]
-        for finite in (de.finite[:3], de.finite[3:])
-    )
+    finite = [
+        [f"{form} ... {de.prefix} $", f"{form} ... {de.prefix} und", de.prefix + form]
+        for form in de.finite
+    ]
+    present, past = sum(finite[:3], []), sum(finite[3:], [])
     for form in en.finite[:3]:
         yield form, present
     for form in (en.finite[3], en.participle):

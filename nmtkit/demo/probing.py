@@ -42,7 +42,7 @@ class Sentence:
         content: the words of the task word_content.
     """
 
-    def __init__(self, clause: Clause, draw: Sentences, content: set[str]) -> None:
+    def __init__(self, clause: Clause, draw: Sentences, content: list[str]) -> None:
         self.clause, self.draw, self.content = clause, draw, content
         self.tree = ENGLISH.sentence(clause)
         self.text = spelled(leaves(self.tree))
@@ -143,7 +143,7 @@ class Task:
     """
 
     def __init__(self, name: str, labels: list[str], sizes: list[int]) -> None:
-        self.name, self.labels, self.key = name, set(labels), KEYS.get(name)
+        self.name, self.key = name, KEYS.get(name)
         self.missing = {
             (part, label): size // len(labels) + (at < size % len(labels))
             for part, size in zip(PARTS, sizes, strict=True)
@@ -156,7 +156,7 @@ class Task:
         """Add the example of a new sentence, if a partition still needs the example's label."""
         example = None if sentence.text in self.seen else getattr(sentence, self.name)()
         label, text = example if isinstance(example, tuple) else (example, sentence.text)
-        if label not in self.labels:
+        if ("tr", label) not in self.missing:
             return
         if self.key:
             parts = [PARTS[max(0, self.key(sentence) * 7 % 10 - 7)]]
@@ -214,22 +214,16 @@ def write_probing(folder: Path, seed: int, size: int) -> None:
     nouns = content_nouns(max(20, min(100, sizes[0] // 20)))
     words = [noun.en[0] for noun in nouns]
     tasks = [Task(name, labels or words, sizes) for name, labels in LABELS.items()]
-    fill(tasks, grammar, nouns, 12 * sum(sizes))
+    for _ in range(12 * sum(sizes)):
+        unfilled = [task for task in tasks if any(task.missing.values())]
+        if not unfilled:
+            break
+        grammar.open_document()
+        clause = draw_for(grammar.pick(unfilled).name, grammar, nouns)
+        sentence = Sentence(clause, grammar, words)
+        for task in unfilled:
+            task.offer(sentence)
     for task in tasks:
         with writing(folder / f"{task.name}.txt") as stream:
             for part in PARTS:
                 stream.writelines(grammar.shuffled(task.rows[part]))
-
-
-def fill(tasks: list[Task], grammar: Sentences, nouns: list[Noun], draws: int) -> None:
-    """Draw at most `draws` sentences, until all tasks are full; `nouns`: for word_content."""
-    content = {noun.en[0] for noun in nouns}
-    for _ in range(draws):
-        unfilled = [task for task in tasks if any(task.missing.values())]
-        if not unfilled:
-            return
-        grammar.open_document()
-        clause = draw_for(grammar.pick(unfilled).name, grammar, nouns)
-        sentence = Sentence(clause, grammar, content)
-        for task in unfilled:
-            task.offer(sentence)

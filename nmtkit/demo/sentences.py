@@ -20,13 +20,6 @@ class Sentences(Clauses):
         self.cast = names[: self.between(2, 4)]
         self.base = "past" if self.chance(0.6) else "pres"
 
-    def anaphor(self, subject: NP) -> NP | None:
-        """Return the pronoun that refers to a subject; None if no pronoun is unambiguous."""
-        name = subject.name and ("she" if "female" in subject.name.classes else "he")
-        plural = "they" if subject.agreement == 2 and subject.human else ""
-        pronoun = subject.pronoun or name or plural
-        return NP(pronoun=pronoun) if pronoun else None
-
     def sentence(self, *subject: NP, kind: str = "sentence") -> Clause:
         """Return a sentence of any of the lexicon's kinds; each kind is a method of this class."""
         clause: Clause = getattr(self, self.choose(kind))(*subject)
@@ -44,13 +37,14 @@ class Sentences(Clauses):
         tense = "fut" if self.base == "pres" and self.chance(0.25) else self.base
         conjunction = self.choose(f"adjunct {tense}")
         inner = self.adverbial_clause(conjunction, "pres" if tense == "fut" else tense)
-        same = self.anaphor(inner.subject)
-        main = self.any_clause(tense, subject=same if self.chance(0.5) else None)
+        pronoun = inner.subject.anaphor
+        same = NP(pronoun=pronoun) if self.chance(0.5) and pronoun else None
+        main = self.any_clause(tense, subject=same)
         main.time, main.dependent, main.front = None, (conjunction, inner), ""
         if self.chance(0.45):
             main.front = "sub"
             inner.time = None
-        elif same and main.subject.pronoun == same.pronoun and same.pronoun in THIRD_PERSON:
+        elif main.subject.pronoun == pronoun and pronoun in THIRD_PERSON:
             main.subject, inner.subject = inner.subject, main.subject
         return main
 
@@ -103,8 +97,9 @@ class Sentences(Clauses):
         tense = self.choose(f"started {self.base}")
         first = self.any_clause(tense, 1, self.named() if anaphoric else None)
         first.time = None
-        pronoun = self.anaphor(first.subject)
-        second = self.any_clause(tense, 1, pronoun if anaphoric or self.chance(0.6) else None)
+        pronoun = first.subject.anaphor
+        same = NP(pronoun=pronoun) if (anaphoric or self.chance(0.6)) and pronoun else None
+        second = self.any_clause(tense, 1, same)
         conjunction = self.choose("coordination")
         if conjunction == "and" and self.chance(0.4):
             second.front = "then"
