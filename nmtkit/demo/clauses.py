@@ -9,11 +9,7 @@ from nmtkit.demo.constituents import NP, Clause
 from nmtkit.demo.lexicon import Slot, Verb, entries, fitting
 from nmtkit.demo.nominals import Nominals
 
-POSITION = {"lie", "stand", "sit", "hang"}
-"""Verbs of position, which English prefers in the progressive."""
 SIMPLE = {"past", "pres"}
-UNPREDICATED = {"small", "strange", "famous", "funny"}
-"""Adjectives that are not used as predicates of a name or a pronoun."""
 
 AGENTIVE: list[Verb] = fitting("verbs", "person")
 VERBS = [verb for verb in entries("verbs") if verb not in fitting("verbs", "that if to")]
@@ -23,7 +19,7 @@ DESCRIBABLE = [
     for noun in entries("nouns")
     if len(fitting("adjectives", noun.classes)) > 2 and "mass" not in noun.classes
 ]
-PERSONAL = [word for word in fitting("adjectives", "person") if word.en not in UNPREDICATED]
+PERSONAL = fitting("adjectives", "personal")
 
 
 @cache
@@ -86,7 +82,7 @@ class Clauses(Nominals):
         """Put a relative clause at the end of a noun phrase, if it can take one."""
         if np.owner or np.det == "bare":
             return
-        about_subject, classes = self.chance(0.5), np.noun.classes
+        about_subject, classes = self.chance(0.5), np.classes
         verbs = [(verb, None) for verb in fitting("verbs", classes)]
         gaps = verbs if about_subject else object_gaps(classes)
         if not gaps:
@@ -108,10 +104,10 @@ class Clauses(Nominals):
             # The relative pronoun stands for the gap, so an empty noun phrase fills it.
             known = NP() if slot is clause.gap else it if slot.role == "acc" else None
             clause.filled.append((slot, known or self.filler(slot, clause, level)))
-        objects = [filler for slot, filler in clause.filled if slot.role == "acc"]
-        if clause.verb.shifts and objects:
-            short = not objects[0].modifiers
-            clause.shifted = bool(objects[0].pronoun) or (short and self.chance(0.5))
+        known = clause.object
+        if clause.verb.shifts and known:
+            short = not known.modifiers
+            clause.shifted = bool(known.pronoun) or (short and self.chance(0.5))
 
     def onto(self, owner: str) -> NP:
         """Return a surface that something is put on or into."""
@@ -156,16 +152,14 @@ class Clauses(Nominals):
         "They read" is always past, because the present of such a verb becomes progressive.
         """
         verb = clause.verb
-        position = verb.en.base in POSITION
         if clause.modal:
             return
         if clause.tense == "pres":
-            frequent = clause.adverb is not None and "frequent" in clause.adverb.classes
-            ambiguous = verb.en.finite[3] == verb.en.base
-            lasting = verb.stative or frequent
-            if position or ambiguous or (not lasting and self.chance(0.4)):
+            lasting = verb.stative or clause.adverb in fitting("adverbs", "frequent")
+            progressive = verb.position or verb.en.past_is_base
+            if progressive or (not lasting and self.chance(0.4)):
                 clause.tense = "prog"
-        elif clause.tense == "past" and position and self.chance(0.7):
+        elif clause.tense == "past" and verb.position and self.chance(0.7):
             clause.tense = "pastprog"
 
     def adverb_for(self, clause: Clause) -> Any:
@@ -245,14 +239,13 @@ class Clauses(Nominals):
     def description(self, tense: str, subject: NP | None, level: int = 0) -> Clause:
         """Return a clause with a predicate adjective."""
         subject = subject or self.subject_for(None, level)
-        adjectives = fitting("adjectives", subject.noun.classes) if subject.noun else PERSONAL
+        adjectives = fitting("adjectives", subject.classes) if subject.noun else PERSONAL
         unused = [adjective for adjective in adjectives if adjective not in subject.adjectives]
         adjective = self.pick(unused or PERSONAL)
         clause = Clause(subject, self.verb("copula"), tense, adjective=adjective)
         clause.negated = not subject.quantified and self.chance(0.15)
         if adjective.comparative[0] and self.chance(0.15) and not clause.negated:
-            classes = subject.noun.classes if subject.noun else "person"
-            clause.than = self.plain(classes, "definite")
+            clause.than = self.plain(subject.classes, "definite")
         elif self.chance(0.35):
             clause.degree = self.pick(entries("degrees"))
         often = clause.verb.en.base == "be" and not clause.negated and tense in SIMPLE

@@ -74,9 +74,14 @@ class NP:
         return any(isinstance(part, Clause) for part in self.modifiers)
 
     @property
+    def classes(self) -> frozenset[str]:
+        """The classes of its noun; names and pronouns stand for persons."""
+        return self.noun.classes if self.noun else frozenset({"person"})
+
+    @property
     def human(self) -> bool:
         """True for a person."""
-        return self.noun is None or "person" in self.noun.classes
+        return "person" in self.classes
 
     @property
     def quantified(self) -> bool:
@@ -125,6 +130,11 @@ class Clause:
     def heavy(self) -> bool:
         """True if a noun phrase in a slot has a relative clause."""
         return any(filler.heavy for _, filler in self.filled)
+
+    @property
+    def object(self) -> NP | None:
+        """The direct object."""
+        return next((np for slot, np in self.filled if slot.role == "acc"), None)
 
     @property
     def past(self) -> bool:

@@ -105,7 +105,8 @@ class Slot:
 class Verb(Word):
     """A verb with one frame. `classes`: its subjects' classes, or that, if, to for a clause.
 
-    `shifts`: its English particle may follow the object; `stative`: it has no progressive.
+    `shifts`: its English particle may follow the object; `stative`: it has no progressive;
+    `position`: it prefers the progressive.
     """
 
     def __init__(self, left: str, right: str, frame: str) -> None:
@@ -118,7 +119,8 @@ class Verb(Word):
         self.de = GermanVerb(infinitive, german, "(sein)" in right)
         self.lemma = self.de.infinitive
         self.shifts = bool(self.particle) and "!" not in marks
-        self.stative, self.reflexive = "+" in marks, "(sich)" in right
+        self.stative, self.position = "+" in marks, "^" in marks
+        self.reflexive = "(sich)" in right
         self.slots = [Slot("", text) for text in slots.split(", ") if text]
 
     @property
@@ -149,6 +151,8 @@ def noun_forms(singular: str, gender: str, plural: str, genitive: str = "") -> d
 class EnglishVerb:
     """The forms of an English verb: `base`, six `finite` ones, `participle`, `ing`.
 
+    `past_is_base`: "they read" may be present or past.
+
     Args:
         parts: past and participle, if irregular. doubles: True if the last consonant doubles.
     """
@@ -159,6 +163,7 @@ class EnglishVerb:
         regular = [base, inflect(base, "plural"), base, past, past, past]
         self.base, self.finite = base, FINITE.get(base, regular)
         self.ing = inflect(root, "progressive")
+        self.past_is_base = base == self.finite[3]
 
 
 class GermanVerb:

@@ -93,7 +93,7 @@ class Nominals(Draw):
 
     def describe(self, np: NP, probability: float = 0.5) -> None:
         """Give a noun phrase an adjective, rarely two."""
-        options = fitting("adjectives", np.noun.classes)
+        options = fitting("adjectives", np.classes)
         if self.chance(probability):
             np.adjectives = [self.pick(options)]
             if self.chance(0.2):
@@ -121,7 +121,7 @@ class Nominals(Draw):
 
     def modify(self, np: NP, levels: int) -> None:
         """Put a modifier after a noun phrase, and perhaps modifiers inside it, `levels` deep."""
-        options = fitting("modifiers", np.noun.classes)
+        options = fitting("modifiers", np.classes)
         if np.owner or levels < 1 or not options:
             return
         modifier = self.modifier(self.pick(options))

@@ -26,7 +26,7 @@ LABELS = {task: labels.split() for task, labels, _ in TABLES["probing"]}
 KEYS = {
     "past_present": attrgetter("clause.verb.index"),
     "subj_number": attrgetter("clause.subject.noun.index"),
-    "obj_number": attrgetter("object.noun.index"),
+    "obj_number": attrgetter("clause.object.noun.index"),
 }
 Example = str | tuple[str, str] | None
 
@@ -47,7 +47,6 @@ class Sentence:
         self.tree = ENGLISH.sentence(clause)
         self.text = spelled(leaves(self.tree))
         self.tokens = self.text.split(" ")
-        self.object = next((np for slot, np in clause.filled if slot.role == "acc"), None)
 
     def sentence_length(self) -> Example:
         """Return the bin of the number of tokens."""
@@ -89,7 +88,7 @@ class Sentence:
         """Return the tense of the main verb, if the form of the main verb shows the tense."""
         clause, verb = self.clause, self.clause.verb.en
         compound = clause.modal or clause.negated or clause.question or clause.second
-        if compound or verb.base == verb.finite[3]:
+        if compound or verb.past_is_base:
             return None
         return {"past": "PAST", "pres": "PRES"}.get(clause.tense)
 
@@ -105,11 +104,11 @@ class Sentence:
 
     def obj_number(self) -> Example:
         """Return the number of the main clause's direct object."""
-        return self.number(self.object)
+        return self.number(self.clause.object)
 
     def odd_man_out(self) -> Example:
         """Return the sentence unchanged (O), or with a direct object that does not fit (C)."""
-        np = self.object
+        np = self.clause.object
         if np is None or not np.wanted or np.modifiers:
             return None
         if self.draw.chance(0.5):

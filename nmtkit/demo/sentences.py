@@ -54,10 +54,9 @@ class Sentences(Clauses):
             return self.any_clause(tense, level=1)
         # "before she did not sleep" is grammatical but makes no sense
         inner = self.clause("plup" if conjunction == "after" else tense, level=1, plain=True)
-        if inner.adverb and "frequent" in inner.adverb.classes:
+        if inner.adverb in fitting("adverbs", "frequent"):
             inner.adverb = None
-        unambiguous = inner.verb.en.base != inner.verb.en.finite[3]
-        if inner.tense == "prog" and conjunction != "while" and unambiguous:
+        if inner.tense == "prog" and conjunction != "while" and not inner.verb.en.past_is_base:
             inner.tense, inner.time = "pres", None  # "before she eats", not "before she is eating"
         return inner
 
@@ -120,7 +119,7 @@ class Sentences(Clauses):
         self.modify(np, levels)
         if levels > 1 and self.chance(0.6):
             self.relate(np)
-        verbs = fitting("verbs", np.noun.classes)
+        verbs = fitting("verbs", np.classes)
         if plain:
             verbs = [verb for verb in verbs if all(slot.role != "acc" for slot in verb.slots)]
         if verbs and self.chance(0.7):
