@@ -1,8 +1,8 @@
-"""Take members out of zips and tarballs safely, and not without bounds.
+"""Take members out of zip files and tarballs safely.
 
-Names in an archive only say which member is which; a member is written under a name of nmtkit's. An
-archive with a name that leaves its folder (`..`, an absolute path) is refused whole; a wanted
-member that is a link is refused, and so is an archive that would grow beyond all measure.
+nmtkit chooses the names of the files that it writes; a member's name only identifies the member. An
+archive is refused if any name in it leaves its folder (`..`, an absolute path), if a wanted member
+is a link, or if its content is far larger than text can be.
 """
 
 from __future__ import annotations
@@ -31,27 +31,29 @@ from nmtkit.errors import DataError, EnvironmentProblem, nearest
 from nmtkit.files import COMPRESSED, FREE_SPACE, open_binary
 
 NUMBER = "{number}"
-"""In the name of a member: any number."""
+"""Stands for any number in the name of a member."""
 MOST_RATIO = 300
-"""Text shrinks to a fifth, repetitive text to a fiftieth; no text shrinks to less than this."""
+"""The most bytes of content per byte of archive. Text shrinks to a fifth, repetitive text to a
+fiftieth."""
 ALWAYS_ALLOWED = 1 << 28
+"""Bytes of content that every archive may have."""
 BLOCK = 1 << 20
 MOST_HEADER = 1 << 20
 IN_MEMORY = b"LKxgX"
-"""Types of headers whose content is a name or a list of properties."""
+"""Types of tar headers whose content (a name or a list of properties) tarfile reads into memory."""
 ANOTHER_COPY = "get another copy of the archive"
-_GZIP, _XZ, _BZIP2 = b"\x1f\x8b", b"\xfd7zXZ\x00", b"BZh"
 _MAGIC = {
     ".zip": b"PK",
-    ".gz": _GZIP,
-    ".tgz": _GZIP,
-    ".xz": _XZ,
-    ".bz2": _BZIP2,
+    ".gz": b"\x1f\x8b",
+    ".tgz": b"\x1f\x8b",
+    ".xz": b"\xfd7zXZ\x00",
+    ".bz2": b"BZh",
     ".zst": b"\x28\xb5\x2f\xfd",
 }
-_OPENERS: dict[bytes, Callable[..., Any]] = {_GZIP: gzip.open, _XZ: lzma.open, _BZIP2: bz2.open}
+"""How files begin, by the suffix of their names."""
+_OPENERS: dict[str, Any] = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open}
 Extracted = dict[str, dict[int, Path]]
-"""For each name of a member its files by number."""
+"""The files of each member by number."""
 _DAMAGED = (
     tarfile.TarError,
     zipfile.BadZipFile,
@@ -76,7 +78,7 @@ class Member(NamedTuple):
 
 
 def is_kind(path: Path, name: str) -> bool:
-    """True if a file is what the suffix of its name says; a web page saved as .tgz is not."""
+    """True if a file is what the suffix of `name` says; a web page saved as .tgz is not."""
     return _starts_with(path, _MAGIC.get(PurePosixPath(name).suffix, b""))
 
 
@@ -90,19 +92,19 @@ def extract(archive: Path, members: list[str], folder: Path, decompress: bool = 
 
     Args:
         archive: .zip, .tar, .tgz, .tar.xz, …
-        members: their names; {number} in one stands for any number.
+        members: the names of the members; {number} in a name stands for any number.
         folder: an existing folder.
-        decompress: members that are compressed files themselves are written uncompressed.
+        decompress: True to write members that are compressed files uncompressed.
     Returns: for each name its files by rising number; the number is 0 for a name without {number}.
-    Raises: DataError if a member is missing or unsafe or the archive is damaged;
-        EnvironmentProblem if the disk is too small.
+    Raises: DataError if a member is missing or unsafe, or if the archive is damaged;
+        EnvironmentProblem if the disk has too little space.
     """
     numbered = re.escape(NUMBER)
     patterns = {n: re.compile(re.escape(n).replace(numbered, r"(\d+)")) for n in members}
     paths: Extracted = {name: {} for name in members}
     names = []
     with (
-        _damage_named(archive),
+        _naming_damage(archive),
         console.progress(f"unpacking {archive.name}", None) as advance,
     ):
         writer = _Writer(archive, folder, decompress, advance)
@@ -117,8 +119,8 @@ def extract(archive: Path, members: list[str], folder: Path, decompress: bool = 
 
 
 @contextlib.contextmanager
-def _damage_named(archive: Path) -> Iterator[None]:
-    """Turn the errors of a damaged archive into a DataError; an error of the disk stays."""
+def _naming_damage(archive: Path) -> Iterator[None]:
+    """Turn the errors of a damaged archive into a DataError; errors of the disk stay."""
     try:
         yield
     except _DAMAGED as error:
@@ -136,8 +138,8 @@ def _members(archive: Path) -> Iterator[Member]:
     if _starts_with(archive, _MAGIC[".zip"]):
         yield from _zip_members(archive)
         return
-    openers = (opener for magic, opener in _OPENERS.items() if _starts_with(archive, magic))
-    stream: Any = next(openers, open)(archive, "rb")
+    kinds = (kind for kind in _OPENERS if _starts_with(archive, _MAGIC[kind]))
+    stream = _OPENERS.get(next(kinds, ""), open)(archive, "rb")
     bounded: Any = _Bounded(stream, archive)
     with stream, tarfile.open(fileobj=bounded, mode="r|", tarinfo=_SmallHeader) as tarball:
         for info in tarball:
@@ -150,9 +152,7 @@ def _members(archive: Path) -> Iterator[Member]:
 
 @dataclass
 class _Bounded:
-    """The content of a tarball, of which no more is read than text can have, in wanted members or
-    others.
-    """
+    """The content of a tarball, wanted or not. It is read only as far as text can go."""
 
     stream: IO[bytes]
     archive: Path
@@ -164,16 +164,16 @@ class _Bounded:
         Raises: DataError if the content is larger than any text.
         """
         block = self.stream.read(size)
-        # tarfile reads on at the end, 10 kB at once, for all that a header announces.
+        # At the end tarfile reads on, 10 kB at once, until it has all that a header announces.
         self.size += len(block) or BLOCK
         _check_growth(self.archive, self.size)
         return block
 
 
 class _SmallHeader(tarfile.TarInfo):
-    """A header of a tarball; tarfile reads what some headers announce into memory."""
+    """A header of a tarball, refused if tarfile would read too much of it into memory."""
 
-    def _proc_member(self, tarball: tarfile.TarFile) -> Any:  # for subclasses, says tarfile
+    def _proc_member(self, tarball: tarfile.TarFile) -> Any:  # tarfile offers it to subclasses
         if self.type in IN_MEMORY and self.size > MOST_HEADER:
             raise DataError(
                 f"refused: a header of {decimal(self.size)} is too long for a file name",
@@ -183,10 +183,10 @@ class _SmallHeader(tarfile.TarInfo):
 
 
 def _check_growth(archive: Path, size: int, name: str | None = None) -> None:
-    """Refuse content that is too large for the size of its archive.
+    """Raise DataError if `size` bytes of content are too much for the size of the archive.
 
     Args:
-        size: of the content; name: of the member, for the error.
+        name: the member, for the error.
     """
     packed = archive.stat().st_size
     most = max(ALWAYS_ALLOWED, MOST_RATIO * packed)
@@ -208,7 +208,7 @@ def _zip_members(archive: Path) -> Iterator[Member]:
 
 
 def _safe(name: str, archive: Path) -> str:
-    """Return the plain name of a member, wanted or not, that stays in the archive's folder."""
+    """Return the normalised name of a member; raise DataError if it leaves the archive's folder."""
     parts = PurePosixPath(name.replace("\\", "/")).parts
     if ".." in parts or (parts and re.match(r"/|[A-Za-z]:", parts[0])):
         problem = f"{archive.name} is not safe: '{name[:80]}' is outside its folder"
@@ -217,7 +217,7 @@ def _safe(name: str, archive: Path) -> str:
 
 
 def _check_complete(archive: Path, paths: Extracted, names: list[str]) -> None:
-    """Raise DataError for the first wanted member that the archive has not."""
+    """Raise DataError for the first wanted member that the archive lacks."""
     for wanted, numbered in paths.items():
         if not numbered:
             examples = ", ".join(names[:4]) + ", …" * (len(names) > 4)
@@ -228,7 +228,7 @@ def _check_complete(archive: Path, paths: Extracted, names: list[str]) -> None:
 
 @dataclass
 class _Writer:
-    """Writes members as numbered files with the last part of their names, within bounds."""
+    """Writes members as numbered files, named by the last part of the member's name."""
 
     archive: Path
     folder: Path

@@ -46,7 +46,7 @@ def checksum(path: Path, algorithm: str = "sha256", decompress: bool = False) ->
     new = functools.partial(hashlib.new, algorithm, usedforsecurity=False)
     if algorithm == "git":
         with opener(path) as stream:
-            size = sum(map(len, iter(functools.partial(stream.read, 1 << 20), b"")))
+            size = sum(map(len, stream))
         new = functools.partial(hashlib.sha1, b"blob %d\0" % size, usedforsecurity=False)
     with opener(path) as stream:
         digest = hashlib.file_digest(stream, new)  # type: ignore[arg-type]

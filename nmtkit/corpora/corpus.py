@@ -1,4 +1,4 @@
-"""A corpus before it is prepared: sets of files, the user's own or a registered data set's."""
+"""A corpus before it is prepared: sets of the user's own files or of a registered data set."""
 
 from __future__ import annotations
 
@@ -31,31 +31,30 @@ Between = Literal["", "blank", "marker", "markup"]
 
 @dataclass(frozen=True)
 class SetFiles:
-    """One set of a corpus as files of one sentence a line.
+    """One set of a corpus: files with one sentence per line.
 
-    Several files of a side are read one after the other.
+    If a side has several files, they are read one after the other.
     """
 
     name: str
     split: str
     """train, dev or test."""
     sides: Mapping[str, tuple[Path, ...]]
-    """The files of every side by its name (`side_names`)."""
+    """Name of a side (`side_names`) -> its files."""
     docs: Path | None = None
-    """Where documents start (`document_starts.read_starts`)."""
+    """The file that says where documents start (`document_starts.read_starts`)."""
     parses: Path | None = None
-    """A bracketed tree for each line of the source; a blank line where there is none."""
+    """The file with a bracketed tree for each source line; a blank line means no tree."""
     between: Between = ""
-    """What in the files themselves separates documents, and is no sentence
-    (`document_starts.separate`): lines that are blank, or <d>, on every side; the markup of SGM or
-    XML."""
+    """What separates documents inside the text (`document_starts.separate`): blank lines or lines
+    <d> on every side, or the markup of SGM or XML. Separators are not sentences."""
     columns: bool = False
-    """True if one TSV file, both source and target, holds all sides (`columns.split_columns`)."""
+    """True if one TSV file holds all sides (`columns.split_columns`)."""
     first: int | None = None
-    """The number of pairs wanted, with the rest of the last one's document; None means all
+    """Number of pairs to use; the document of the last pair is completed. None means all
     (`prep.rewrite`)."""
     original: SetFiles | None = None
-    """The user's set that these files were written from, if they were."""
+    """The user's set that nmtkit wrote these files from, if it did."""
 
     @property
     def src(self) -> tuple[Path, ...]:
@@ -68,19 +67,19 @@ class SetFiles:
         return self.sides["ref"]
 
     def files(self) -> Iterator[Path]:
-        """Return every file of every side."""
+        """Return all files of all sides."""
         return itertools.chain.from_iterable(self.sides.values())
 
     def where(self, *sides: str) -> str:
         """Return the user's files of some sides, for a message."""
         originals = (self.original or self).sides
-        # One TSV file, or one file of markup, holds all references.
+        # A TSV file or a file of markup holds all references.
         paths = itertools.chain(*(originals.get(side, originals["ref"]) for side in sides))
         return ", ".join(map(str, dict.fromkeys(paths)))
 
 
 def side_names(count: int) -> list[str]:
-    """Return the names of the sides of a set: src, ref, and of further references ref1, ref2, …"""
+    """Return the names of `count` sides: src, ref, and ref1, ref2, … for further references."""
     return ["src", "ref", *(f"ref{number}" for number in range(1, count - 1))]
 
 
@@ -95,9 +94,9 @@ class Corpus:
     sets: list[SetFiles]
     """Train first, then dev, then tests."""
     extras: dict[str, Path] = field(default_factory=dict)
-    """Further files to keep, by their name in the prep folder (eval/agreement.json, …)."""
+    """Name in the prep folder (eval/agreement.json, …) -> further file to keep."""
     published: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """The published files that the text came from, by name: checksum, bytes, path."""
+    """Name of each published file that the text came from -> its checksum, bytes and path."""
 
 
 def own_files(
@@ -111,13 +110,13 @@ def own_files(
     """Return the user's own files as a corpus.
 
     Args:
-        name: of the corpus; None: the language pair.
+        name: the name of the corpus; None means the language pair.
         train, dev: source and target file, or one TSV file.
-        test: for each test set source, reference and further references, or one TSV file.
-        src, tgt: language codes; None: guessed from the suffix of the training files
-            (news.de.gz -> de), or of their TSV file (news.de-en.tsv).
-    Raises: ConfigError if files or languages are missing, or the name is not one of a folder
-        directly under ./runs, where runs are looked for.
+        test: for each test set its source, reference and further references, or one TSV file.
+        src, tgt: language codes; None means that the suffix of the training files (news.de.gz ->
+            de) or of the training TSV file (news.de-en.tsv) gives the language.
+    Raises: ConfigError if files or languages are missing, or if the name cannot be the name of a
+        folder under ./runs.
     """
     if name is not None and not is_new_name(name):
         hint = f"{HINT}; --run DIR chooses the folder of the run"
@@ -136,9 +135,7 @@ def own_files(
 
 
 def _own_set(name: str, split: str, paths: Sequence[Path]) -> SetFiles:
-    """Return a set of source, target and further references, or of one TSV file; a set of SGM or
-    XML is marked, so that no tag becomes a sentence.
-    """
+    """Return a set of source, target and further references, or of one TSV file."""
     columns = len(paths) == 1
     files = [*paths] * 2 if columns else paths
     sides = {side: (path,) for side, path in zip(side_names(len(files)), files, strict=True)}
@@ -147,7 +144,7 @@ def _own_set(name: str, split: str, paths: Sequence[Path]) -> SetFiles:
 
 
 def _languages(train: Sequence[Path], src: str | None, tgt: str | None) -> tuple[str, str]:
-    """Return the two languages, guessed from the names of files where they are not given."""
+    """Return the two languages; a language that is not given is guessed from the file names."""
     pair = re.fullmatch("([a-z]{2,3})-([a-z]{2,3})", _suffix(train[0])) if len(train) == 1 else None
     src = src or (pair[1] if pair else guess_language(train[0], "--src"))
     tgt = tgt or (pair[2] if pair else guess_language(train[-1], "--tgt"))
@@ -161,10 +158,7 @@ def _languages(train: Sequence[Path], src: str | None, tgt: str | None) -> tuple
 
 
 def check_language(language: str, where: str) -> None:
-    """Refuse what is no language code, with the option it is from.
-
-    Raises: ConfigError.
-    """
+    """Raise ConfigError unless `language` is a language code; `where`: the option it is from."""
     if not re.fullmatch(r"[A-Za-z]{2,3}([-_][A-Za-z0-9]+)*", language):
         hint = "two or three letters, such as de"
         raise ConfigError(f"'{language}' is not a language code", where, hint)
@@ -173,21 +167,22 @@ def check_language(language: str, where: str) -> None:
 def own_tests(
     test: Sequence[Sequence[Path]], languages: list[str], taken: Collection[str] = ()
 ) -> list[SetFiles]:
-    """Return the user's own test sets, each called by what the names of its files share.
+    """Return the user's own test sets, each named by what its file names share.
 
     Args:
-        test: for each test set source, reference and further references, or one TSV file.
+        test: for each test set its source, reference and further references, or one TSV file.
         languages: source and target.
-        taken: names of other sets; a number is added to a name that is taken.
+        taken: names of other sets; a name that is taken gets a number.
     """
     sets = []
     names = {*taken, *FOLDERS}
     for paths in test:
-        stem = _stem(paths, languages)
-        numbered = (f"{stem}-{number}" for number in itertools.count(2))
-        free = (name for name in itertools.chain([stem], numbered) if name.casefold() not in names)
-        name = next(free)
-        names.add(name.casefold())  # some file systems do not tell Dev from dev
+        name = stem = _stem(paths, languages)
+        number = 1
+        while name.casefold() in names:  # some file systems do not tell Dev from dev
+            number += 1
+            name = f"{stem}-{number}"
+        names.add(name.casefold())
         sets.append(_own_set(name, "test", paths))
     return sets
 
@@ -204,12 +199,11 @@ def _stem(paths: Sequence[Path], languages: list[str]) -> str:
 
 
 def assigned(assignments: list[str], option: str) -> dict[str, str]:
-    """Return the values that an option gives to sets, from "SET=FILE" each.
+    """Return the values of "SET=FILE" assignments by set.
 
     Args:
-        assignments: the values of the option.
         option: --docs or --parses.
-    Raises: ConfigError for what is not of this form, or a set named twice.
+    Raises: ConfigError if an assignment has another form, or if a set is named twice.
     """
     values = {}
     for text in assignments:
@@ -223,13 +217,14 @@ def assigned(assignments: list[str], option: str) -> dict[str, str]:
 
 
 def of_sets(corpus: Corpus, values: Mapping[str, T], option: str) -> dict[str, T]:
-    """Return the values that an option gives to sets; "test" is also the only test set.
+    """Return the values of an option by set name; "test" may stand for the only test set.
 
-    Raises: ConfigError for a set that the corpus has not, or that is named by both of its names.
+    Raises: ConfigError if the corpus lacks a set, or if a set is named by both of its names.
     """
-    tests = [text.name for text in corpus.sets if text.split == "test"]
     names = {text.name: text.name for text in corpus.sets}
-    names |= {"test": tests[0]} if len(tests) == 1 else {}
+    tests = [text.name for text in corpus.sets if text.split == "test"]
+    if len(tests) == 1:
+        names["test"] = tests[0]
     by_set = {}
     for alias, value in values.items():
         check_known(alias, names, f"'{corpus.name}' has no set '{alias}'", option)
@@ -242,9 +237,11 @@ def of_sets(corpus: Corpus, values: Mapping[str, T], option: str) -> dict[str, T
 
 
 def with_parses(corpus: Corpus, parses: Mapping[str, Path]) -> Corpus:
-    """Return the corpus with parses of its sources, by set; "test" is also the only test set.
+    """Return the corpus with the parses of its sources.
 
-    Raises: ConfigError for a set that the corpus has not.
+    Args:
+        parses: set -> file; "test" may stand for the only test set.
+    Raises: ConfigError if the corpus lacks a set.
     """
     by_set = of_sets(corpus, parses, "--parses")
     sets = [replace(text, parses=by_set.get(text.name)) for text in corpus.sets]
@@ -252,9 +249,9 @@ def with_parses(corpus: Corpus, parses: Mapping[str, Path]) -> Corpus:
 
 
 def guess_language(path: Path, option: str) -> str:
-    """Return the language that a file's suffix names: news.de.gz -> de.
+    """Return the language of a file by its suffix: news.de.gz -> de.
 
-    Raises: ConfigError if it names none.
+    Raises: ConfigError if the suffix is not a language.
     """
     suffix = _suffix(path)
     if not re.fullmatch(r"[a-z]{2,3}", suffix) or suffix in {"txt", "tok", "raw"}:
@@ -264,7 +261,7 @@ def guess_language(path: Path, option: str) -> str:
 
 
 def language_doubts(corpus: Corpus, settings: PrepSettings) -> list[str]:
-    """Return a line for each language of own files for which Moses is used, but has no rules."""
+    """Return a warning for each language that Moses tokenizes without having rules for it."""
     return [
         f"Moses has no rules for '{language}': English abbreviations are taken; if this "
         f"is a slip, name the language with --{side}"
@@ -275,9 +272,9 @@ def language_doubts(corpus: Corpus, settings: PrepSettings) -> list[str]:
 
 
 def suffix_doubts(corpus: Corpus) -> list[str]:
-    """Return a line for each file whose suffix is the code of another language than its side's.
+    """Return a warning for each file whose suffix is not the language of its side.
 
-    Raises: ConfigError if it is the language of the other side.
+    Raises: ConfigError if the suffix is the language of the other side.
     """
     doubts = []
     for text in corpus.sets:

@@ -44,7 +44,7 @@ class Clauses(Nominals):
         """Return one of the verbs that the lexicon lists for a place in the grammar."""
         return NAMED[self.choose(place)]
 
-    def agent(self, levels: int = 1) -> NP:
+    def agent(self, level: int = 0) -> NP:
         """Return a person: a name, a name and another person, a pronoun, or a noun phrase."""
         kind = self.choose("agent")
         if kind == "name":
@@ -55,28 +55,27 @@ class Clauses(Nominals):
             return NP(parts=pair)
         if kind == "pronoun":
             return self.pronoun()
-        return self.filled_out(self.plain("person", plural=0.35), levels)
+        return self.filled_out(self.plain("person", plural=0.35), level)
 
-    def filled_out(self, np: NP, levels: int) -> NP:
-        """Return the noun phrase, perhaps with modifiers `levels` deep and a relative clause."""
-        if levels and self.chance(0.42):
-            self.modify(np, levels)
-        if levels and self.chance(0.22):
+    def filled_out(self, np: NP, level: int) -> NP:
+        """Return the noun phrase; in a main clause it may get a modifier and a relative clause."""
+        if level == 0 and self.chance(0.42):
+            self.modify(np, 1)
+        if level == 0 and self.chance(0.22):
             self.relate(np)
         return np
 
     def subject_for(self, verb: Verb | None, level: int) -> NP:
         """Return a subject that fits a verb, or a predicate adjective if there is no verb."""
-        levels = int(level == 0)
         if verb is None:
             personal = self.chance(0.3)
         else:
             personal = verb.classes == {"person"}
             personal = personal or ("person" in verb.classes and self.chance(0.6))
         if personal:
-            return self.agent(levels)
+            return self.agent(level)
         classes = (verb or self.pick(DESCRIBABLE)).classes
-        return self.filled_out(self.plain(classes, plural=0.35), levels)
+        return self.filled_out(self.plain(classes, plural=0.35), level)
 
     def relate(self, np: NP) -> None:
         """Put a relative clause at the end of a noun phrase, if it can take one."""
@@ -144,7 +143,7 @@ class Clauses(Nominals):
                 return self.plain("person", "definite", owner) if same else np
         negated = "negated" if slot.role == "acc" and alone else "definite"
         np = self.plain(slot.nouns, negated if clause.negated else "any", owner)
-        return self.filled_out(np, int(level == 0)) if level < 2 and np.det != "any" else np
+        return np if np.det == "any" else self.filled_out(np, level)
 
     def settle_tense(self, clause: Clause) -> None:
         """Make the English tense natural and unambiguous.

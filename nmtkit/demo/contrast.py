@@ -16,22 +16,19 @@ from typing import Any
 from nmtkit.demo.constituents import NP, Clause
 from nmtkit.demo.corpus import Pair, Writer
 from nmtkit.demo.languages import ENDINGS, GERMAN
-from nmtkit.demo.lexicon import FINITE, entries, fitting
-from nmtkit.demo.realise import Leaf, Node, leaves, text
+from nmtkit.demo.lexicon import FINITE, TABLES, entries, fitting
+from nmtkit.demo.realise import CLOSING, Leaf, Node, leaves, text
 
 DISTANCES = range(1, 17)
 NICHT, KEIN = "polarity_particle_nicht_del", "polarity_particle_kein_del"
 KINDS = ("np_agreement", NICHT, KEIN, "auxiliary", "verb_particle")
 GENDERS = {"m": "masculine", "f": "feminine", "n": "neuter"}
 CASES = {label: case for case, label in GERMAN.labels.items()}
-# verbs that form their perfect with sein or haben, by region or meaning
-EITHER_AUXILIARY = {"schwimmen", "folgen", "liegen", "stehen", "sitzen", "hängen"}
 FINITE_TAGS = {"VBD", "VBP"}
-# infinitive without prefix -> the prefixes that it takes in the lexicon, or with which it means
-# much the same
 PREFIXES: dict[str, set[str]] = defaultdict(set)
-PREFIXES |= {"schalten": {"an"}, "schließen": {"zu"}, "lassen": {"ein"}, "streichen": {"aus"}}
-PREFIXES |= {"schreiben": {"mit"}, "hängen": {"ein"}, "sagen": {"auf"}}
+"""Infinitive without prefix -> the prefixes that it takes, or with which it means much the same."""
+for _infinitive, _prefix, _ in TABLES["like_prefixes"]:
+    PREFIXES[_infinitive].add(_prefix)
 for _verb in entries("verbs") + entries("copulas"):
     PREFIXES[_verb.de.simple].add(_verb.de.prefix)
 Error = dict[str, Any]
@@ -70,8 +67,9 @@ def error(kind: str, pair: Pair, wrong: Leaf, form: str, other: Leaf | None, *le
     contrastive = text([leaf for leaf in words if leaf.form])
     record: Error = {"type": kind, "contrastive": contrastive}
     if other:
-        distance = abs(pair.position(other) - pair.position(wrong))
-        record |= {"distance": distance, "frequency": lemmas}
+        first, last = sorted(map(pair.words.index, (wrong, other)))
+        spoken = [leaf.form for leaf in pair.words[first:last] if leaf.form not in CLOSING]
+        record |= {"distance": len(" ".join(spoken).split()), "frequency": lemmas}
     return record
 
 
@@ -118,13 +116,12 @@ def auxiliary(pair: Pair, node: Node) -> Error | None:
     # "ist versucht, ..." is German, though it means another thing
     if participle is None or participle.lex in fitting("verbs", "that if to"):
         return None
-    lemma = participle.lex.lemma
-    if lemma in EITHER_AUXILIARY:
+    if participle.lex.either_auxiliary:
         return None
     finite = find(node, FINITE_TAGS, "LK", "RK")
     other = "haben" if finite.lex == "sein" else "sein"
     form = FINITE[other][FINITE[finite.lex].index(finite.form)]
-    return error("auxiliary", pair, finite, form, participle, lemma)
+    return error("auxiliary", pair, finite, form, participle, participle.lex.lemma)
 
 
 class Contrast(Writer):

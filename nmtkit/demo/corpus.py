@@ -14,7 +14,7 @@ from pathlib import Path
 from nmtkit.demo.constituents import NP, Clause
 from nmtkit.demo.languages import ENGLISH, GERMAN
 from nmtkit.demo.lexicon import Word, entries, fitting
-from nmtkit.demo.realise import CLOSING, Leaf, leaves, text
+from nmtkit.demo.realise import leaves, text
 from nmtkit.demo.sentences import Sentences
 from nmtkit.files import writing
 
@@ -27,11 +27,6 @@ class Pair:
         self.en, self.de = ENGLISH.sentence(clause), GERMAN.sentence(clause)
         self.words = leaves(self.de)
         self.source, self.target = self.sides = text(leaves(self.en)), text(self.words)
-
-    def position(self, word: Leaf) -> int:
-        """Return a word's position in the German sentence; punctuation does not count."""
-        before = self.words[: self.words.index(word)]
-        return sum(leaf.form.count(" ") + 1 for leaf in before if leaf.form not in CLOSING)
 
 
 class Writer(Sentences):

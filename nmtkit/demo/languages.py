@@ -95,8 +95,7 @@ class English(Realiser):
     def time(self, clause: Clause) -> Any:
         if clause.time is None:
             return None
-        first, *more = clause.time.en.split()
-        label = "PP" if first in {"in", "on", "at", "after"} else "NP" if more else "ADVP"
+        (label,) = clause.time.classes & {"PP", "NP", "ADVP"}
         return Node(label, [self.word(clause.time)])
 
     def predicate(self, clause: Clause) -> list[Any]:

@@ -106,7 +106,7 @@ class Verb(Word):
     """A verb with one frame. `classes`: its subjects' classes, or that, if, to for a clause.
 
     `shifts`: its English particle may follow the object; `stative`: it has no progressive;
-    `position`: it prefers the progressive.
+    `position`: it prefers the progressive; `either_auxiliary`: its perfect takes sein or haben.
     """
 
     def __init__(self, left: str, right: str, frame: str) -> None:
@@ -120,7 +120,7 @@ class Verb(Word):
         self.lemma = self.de.infinitive
         self.shifts = bool(self.particle) and "!" not in marks
         self.stative, self.position = "+" in marks, "^" in marks
-        self.reflexive = "(sich)" in right
+        self.reflexive, self.either_auxiliary = "(sich)" in right, "(either)" in right
         self.slots = [Slot("", text) for text in slots.split(", ") if text]
 
     @property

@@ -7,6 +7,7 @@ pronoun or "then" shows the right order, because drawn clauses have no other ord
 
 from __future__ import annotations
 
+from bisect import bisect
 from operator import attrgetter
 from pathlib import Path
 
@@ -18,8 +19,7 @@ from nmtkit.demo.sentences import THIRD_PERSON, Sentences
 from nmtkit.files import writing
 
 PARTS = ("tr", "va", "te")
-BINS = (range(5, 9), range(9, 13), range(13, 17), range(17, 21), range(21, 26), range(26, 29))
-LENGTHS = {length: str(at) for at, lengths in enumerate(BINS) for length in lengths}
+LENGTHS = (5, 9, 13, 17, 21, 26, 29)  # where bins of the number of tokens begin; the last: the end
 # task -> its labels; none for word_content, whose labels are words, chosen by the size
 LABELS = {task: labels.split() for task, labels, _ in TABLES["probing"]}
 # task -> the index of the word that decides the partition: no word is in two partitions
@@ -50,7 +50,7 @@ class Sentence:
 
     def sentence_length(self) -> Example:
         """Return the bin of the number of tokens."""
-        return LENGTHS.get(len(self.tokens))
+        return str(bisect(LENGTHS, len(self.tokens)) - 1)
 
     def tree_depth(self) -> Example:
         """Return the depth of the tree; parts of speech count, the root does not."""

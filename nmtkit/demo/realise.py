@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -82,10 +83,7 @@ def spelled(words: list[Leaf]) -> str:
 
 def text(words: list[Leaf]) -> str:
     """Return a sentence as written: punctuation and the genitive's 's joined to the word before."""
-    written = spelled(words)
-    for joined in (",", ".", "?", "'s"):
-        written = written.replace(" " + joined, joined)
-    return written
+    return re.sub(r" (?=[,.?]|'s)", "", spelled(words))
 
 
 def some(*parts: Any) -> list[Any]:
