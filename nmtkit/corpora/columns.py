@@ -13,13 +13,13 @@ from nmtkit.files import byte_lines
 
 
 def split_columns(text: SetFiles, folder: Path) -> SetFiles:
-    """Write each column of a set's TSV file to a file of its own.
+    """Write each column of a set's TSV file to a separate file.
 
     Args:
         text: a set with `columns`.
         folder: where the files go: NAME.src, NAME.ref, …
-    Returns: the set that was written. Its documents and parses are those of `text`.
-    Raises: DataError for a line without a tab, or with a wrong number of columns.
+    Returns: the set that was written, with the documents and parses of `text`.
+    Raises: DataError if a line has no tab or a wrong number of columns.
     """
     rows = ((cells, False) for cells in _rows(text))
     written = write_set(rows, folder, text.name, text.split, documents=False)
@@ -27,8 +27,9 @@ def split_columns(text: SetFiles, folder: Path) -> SetFiles:
 
 
 def _rows(text: SetFiles) -> Iterator[tuple[bytes, ...]]:
-    """Yield the cells of each line. Only a test set may have more than two. A blank line between
-    documents is blank on every side.
+    """Yield the cells of each line. Only a test set may have more than two columns.
+
+    A blank line that separates documents becomes blank on every side.
     """
     path, columns = text.src[0], 2
     if text.split == "test":

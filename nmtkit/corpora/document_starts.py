@@ -1,5 +1,5 @@
-"""Where documents start in a set of the user's: a file beside the text, or blank lines, lines <d>
-or markup in the text itself.
+"""Find where documents start in the user's text: from a file beside the text, or from blank lines,
+lines <d> or markup in the text.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from nmtkit.corpora.parallel_text import ParallelText, write_set
 from nmtkit.errors import ConfigError, DataError, counted
 
 BLANK = "blank"
-"""Instead of a file: lines that are blank on every side separate documents."""
+"""Value of --docs: lines that are blank on every side separate documents."""
 MARKER = "marker"
-"""Instead of a file: lines <d> on every side separate documents."""
+"""Value of --docs: lines <d> on every side separate documents."""
 MARKER_LINE = b"<d>"
 SEPARATORS = {BLANK: b"", MARKER: MARKER_LINE}
 SAME_LINES = "between documents, on the same lines of every side; or --docs {name}=FILE"
@@ -31,37 +31,35 @@ HINTS = {
     MARKER: f"put lines <d> {SAME_LINES}",
     "markup": "segment i of one side translates segment i of the other, in the same document",
 }
-"""What to do where the sides do not match, by what separates their documents."""
+"""Separator of documents -> what to do if the sides do not match."""
 COLUMNS = {"src": "the source", "ref": "the target"}
-"""Sides of a TSV file in messages."""
+"""The sides of a TSV file, in messages."""
 
 
 def with_documents(corpus: Corpus, sources: Mapping[str, str]) -> Corpus:
-    """Return the corpus with the documents of its sets.
+    """Return the corpus with the document starts of its sets.
 
     Args:
-        corpus: the corpus.
-        sources: by set, a file, `BLANK` or `MARKER`; "test" is also the only test set.
-    Raises: ConfigError for an unknown set, or one whose markup has documents already.
+        sources: set -> file, `BLANK` or `MARKER`; "test" may stand for the only test set.
+    Raises: ConfigError if the corpus lacks a set, or if the markup of a set has documents already.
     """
     by_set = of_sets(corpus, sources, "--docs")
-    sets = [_with_source(text, by_set.get(text.name)) for text in corpus.sets]
+    sets = []
+    for text in corpus.sets:
+        source = by_set.get(text.name)
+        if source and text.between == "markup":
+            problem = f"the markup of the {text.name} set says where its documents start"
+            raise ConfigError(problem, "--docs", "leave it out, or give plain text")
+        if source in SEPARATORS:
+            text = replace(text, between=cast(Between, source))
+        elif source:
+            text = replace(text, docs=Path(source))
+        sets.append(text)
     return replace(corpus, sets=sets)
 
 
-def _with_source(text: SetFiles, source: str | None) -> SetFiles:
-    if source is None:
-        return text
-    if text.between == "markup":
-        problem = f"the markup of the {text.name} set says where its documents start"
-        raise ConfigError(problem, "--docs", "leave it out, or give plain text")
-    if source in SEPARATORS:
-        return replace(text, between=cast(Between, source))
-    return replace(text, docs=Path(source))
-
-
 def document_doubts(corpus: Corpus) -> list[str]:
-    """Return a warning for each set whose text begins with <d> though --docs does not say so."""
+    """Return a warning for each set that begins with <d> though --docs does not mention it."""
     return [
         f"{text.src[0]} begins with <d>: if such lines separate documents, say "
         f"--docs {text.name}=marker, or they are sentences"
@@ -75,10 +73,10 @@ def read_starts(path: Path, lines: int) -> list[int]:
     """Return the lines, from 0, where documents start.
 
     Args:
-        path: the id of its document for each line of the text; or rising line numbers from 0, one
-            for each document. (0, 1, 2, … is both, and either way every line is a document.)
-        lines: lines of the set.
-    Raises: DataError for anything else.
+        path: a file with the document id of each line, or with the first line of each document
+            (rising, from 0). 0, 1, 2, … for all lines is both: every line is a document.
+        lines: number of lines of the set.
+    Raises: DataError if the file has another form.
     """
     count = files.count_lines(path)
     hint = "give every line of the text the id of its document, or the lines where documents start"
@@ -88,10 +86,10 @@ def read_starts(path: Path, lines: int) -> list[int]:
 
 
 def kept_starts(path: Path, kept: Mask) -> list[int]:
-    """Return where documents start among the lines that are kept, empty documents left out.
+    """Return where documents start among the lines that are kept, without empty documents.
 
     Args:
-        path: as of `read_starts`.
+        path: the file that `read_starts` reads.
         kept: for each line of the set, True if it is kept.
     """
     place = np.concatenate([[0], np.cumsum(kept)])
@@ -132,15 +130,16 @@ def _numbers(path: Path, lines: int, count: int) -> list[int]:
 
 
 def separate(text: SetFiles, languages: tuple[str, str], folder: Path) -> SetFiles:
-    """Write a set anew, one sentence a line, without what separates its documents.
+    """Write a set anew, one sentence per line, without the separators of its documents.
 
     Args:
-        text: a set with `between`; of its parses the lines go that separate documents.
+        text: a set with `between`; the separators leave its parses, too.
         languages: source and target, for markup that holds both.
         folder: where the files go: NAME.src, NAME.ref, … and NAME.docs.
-    Returns: the set that was written; further references of a file of markup are further ones.
-    Raises: DataError if nothing separates documents, nothing else is there, or it is not on every
-        side; for markup as `readers.markup`, or if its sides differ in their segments or documents.
+    Returns: the set that was written; each reference in a file of markup is a side.
+    Raises: DataError if the text has no separator or nothing else, or if a separator is not on
+        every side; for markup as `readers.markup`, or if the segments or documents of the sides
+        differ.
     """
     sides = _sides(text, languages)
     count = len(sides.streams)
@@ -154,7 +153,7 @@ def separate(text: SetFiles, languages: tuple[str, str], folder: Path) -> SetFil
 
 
 def _sides(text: SetFiles, languages: tuple[str, str]) -> ParallelText:
-    """Open every side of a set; of a file of markup each reference is a side."""
+    """Open every side of a set; each reference in a file of markup is a side."""
     hint = HINTS[text.between].format(name=text.name)
     sides = ParallelText(text.name, hint, text.where(*text.sides))
     for side, (path,) in text.sides.items():

@@ -1,9 +1,9 @@
 """Download one file; continue a download that broke off.
 
-A server may honour, ignore or refuse a Range, send a web page instead of the file, break off, send
-more than the file or without end, or hardly anything.
+A server may honour, ignore or refuse a Range. It may send a web page instead of the file, break
+off, send more than the file, send without end, or send hardly anything.
 NAME.part holds the bytes so far. It is locked: if two processes want the file, one downloads and
-the other waits. NAME.part is renamed to NAME when the file is complete.
+the other waits. When the file is complete, NAME.part is renamed to NAME.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from nmtkit.locks import take_lock
 
 CONNECT_SECONDS = 15
 SILENT_SECONDS = 30
-"""A server that sends nothing for this long is asked again."""
+"""If a server sends nothing for this long, nmtkit asks again."""
 TRIES = 3
-"""An address is given up after this many attempts in a row without new bytes."""
+"""After this many attempts in a row without new bytes, nmtkit gives up an address."""
 SLOW_SECONDS, SLOW_BYTES = 60, 60_000
 """nmtkit stops a download if fewer than SLOW_BYTES arrive in SLOW_SECONDS."""
 MOST = 1 << 36
 """The most bytes that a file of unpublished size may have."""
 REDIRECTS = 10
 AHEAD = 64
-"""The most blocks that are read before they are written."""
+"""The most blocks that wait to be written."""
 BUSY = {429, 500, 502, 503, 504}
 BLOCK = 1 << 13
 """Bytes read at once; a broken connection loses fewer bytes than this."""
@@ -59,8 +59,8 @@ def download(url: str, path: Path, size: int | None, trusted: bool) -> bool:
         url: http(s) address.
         path: the file; it appears only when complete. The caller compares the checksum.
         size: bytes; None if not published.
-        trusted: True if the file has a published checksum. A part from another address may then be
-            continued.
+        trusted: True if the file has a published checksum, so that a part from another address may
+            be continued.
     Returns: True if the file was assembled from several transfers.
     Raises: Failed if the address does not deliver the file; PATH.part keeps the bytes so far.
     """
@@ -82,7 +82,7 @@ def download(url: str, path: Path, size: int | None, trusted: bool) -> bool:
 
 
 def _ask_until_whole(part: _Part) -> None:
-    """Request the rest until the file is complete, or fail if requests bring no new bytes."""
+    """Request the rest until the file is complete; fail if several requests bring no new bytes."""
     failures, most = 0, part.done
     while True:
         try:
@@ -115,16 +115,17 @@ def _transfer(part: _Part) -> None:
         raise _Broken(_reason(error)) from error
     except urllib3.exceptions.HTTPError as error:
         raise _Broken("the connection broke off") from error
-    except (requests.RequestException, ValueError) as error:  # ValueError: of a wrong address
+    except (requests.RequestException, ValueError) as error:  # ValueError: the address is invalid
         raise Failed(_reason(error)) from error
     finally:
         arriving.close()
 
 
 def _in_a_thread(part: _Part) -> Generator[Any, None, None]:
-    """Yield the response to a request, then its body in blocks; all that comes counts for its pace.
+    """Yield the response to a request, then its body in blocks.
 
-    A thread reads, because a server that sends a byte of a header now and then keeps it forever.
+    A thread reads, because a server that now and then sends one byte of a header blocks the reader
+    forever.
 
     Raises: Failed as `_Part.check_pace`, and the errors of the request.
     """
@@ -160,8 +161,9 @@ def _in_a_thread(part: _Part) -> Generator[Any, None, None]:
 
 
 def _answer(part: _Part) -> Any:
-    """Return the response to a request; redirections are followed here, because requests would read
-    the whole body of each, however long.
+    """Return the response to a request.
+
+    Redirections are followed here, because `requests` would read the whole body of each of them.
     """
     import requests
 
@@ -208,23 +210,22 @@ class _Part:
 
     def __init__(self, url: str, path: Path, stream: BinaryIO, size: int | None) -> None:
         self.url, self.path, self.size = url, path, size
-        self.answered = False
-        self.continued = False
+        self.answered = self.continued = False
         self._stream = stream
         self._origin = path.with_name(f"{path.name}.part.from")
         self._version = ""
-        # of the pace, over all attempts at this address
+        # The pace counts over all attempts at this address.
         self._start, self._bytes = time.monotonic(), 0
 
     @property
     def done(self) -> int:
-        """Return the number of bytes downloaded so far."""
+        """The number of bytes downloaded so far."""
         return self._stream.tell()
 
     def wait(self, arrived: queue.Queue[Any]) -> Any:
-        """Return the next thing that arrives, and count its bytes.
+        """Return the next item that arrives, and count its bytes.
 
-        Raises: as `check_pace`.
+        Raises: Failed as `check_pace`.
         """
         while True:
             self.check_pace()
@@ -276,8 +277,9 @@ class _Part:
         length = headers.get("Content-Length", "") if whole else self._total_length(headers)
         total = int(length) if re.fullmatch("[0-9]{1,18}", length) else self.size
         most = self.size or MOST
+        expected = decimal(most) if self.size else f"at most {decimal(most)}"
         if total is not None and total > most:
-            raise Failed(f"the server announces {decimal(total)}, the file has {self._expected}")
+            raise Failed(f"the server announces {decimal(total)}, the file has {expected}")
         with console.progress(f"downloading {self.path.name}", total) as advance:
             advance(self.done)
             block = b""
@@ -288,7 +290,7 @@ class _Part:
                 if self.done + len(block) > most:
                     self.restart()
                     raise Failed(
-                        f"the server sends more than the file has ({self._expected}); what came is"
+                        f"the server sends more than the file has ({expected}); what came is"
                         " removed"
                     )
                 self.continued |= not whole
@@ -297,10 +299,6 @@ class _Part:
         if not block or (total is not None and self.done < total):
             raise _Broken("the connection ended early")
 
-    @property
-    def _expected(self) -> str:
-        return decimal(self.size) if self.size else f"at most {decimal(MOST)}"
-
     def _note_version(self, headers: Mapping[str, str]) -> None:
         """Record the version of the file that the server sends: its ETag or Last-Modified."""
         etag = headers.get("ETag", "W/")
@@ -308,7 +306,7 @@ class _Part:
         self._origin.write_text(f"{self.url}\n{self._version}\n", encoding="utf-8")
 
     def _total_length(self, headers: Mapping[str, str]) -> str:
-        """Return the whole file's length ("*" = unknown); fail unless the missing rest comes."""
+        """Return the length of the whole file ("*": unknown); fail if another part comes."""
         rest = re.match(r"bytes ([0-9]{1,18})-\d+/(\d+|\*)", headers.get("Content-Range", ""))
         if rest is None or int(rest[1]) != self.done:
             self.restart()
@@ -334,8 +332,8 @@ class _Part:
 
     def remove(self) -> None:
         """Remove the part and NAME.part.from."""
-        for path in (Path(self._stream.name), self._origin):
-            path.unlink(missing_ok=True)
+        Path(self._stream.name).unlink(missing_ok=True)
+        self._origin.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager

@@ -1,7 +1,7 @@
 """Find a published file and verify it.
 
-Searched in this order: the user's folder, the cache, a published archive that is already here and
-holds the file, then every address.
+nmtkit searches in this order: the user's folder, the cache, published archives on this machine that
+hold the file, then every address.
 """
 
 from __future__ import annotations
@@ -34,27 +34,28 @@ class VerifiedFile:
     path: Path
     checksum: str
     new: bool
-    """No checksum is published, and this is the first copy seen."""
+    """True if no checksum is published and this is the first copy seen."""
 
     def facts(self) -> dict[str, Any]:
-        """Return what the manifest says of the file."""
+        """Return the facts that the manifest stores."""
         size = self.path.stat().st_size
         return {"checksum": self.checksum, "size": size, "path": str(self.path)}
 
     def remember(self) -> None:
-        """Record the checksum of a first copy, which has proved readable."""
-        if self.new:
-            try:
-                record(self.name, self.checksum)
-            except EnvironmentProblem as error:
-                console.warn(
-                    f"{error.message}: a later copy of {self.name} cannot be compared with this one"
-                )
-            else:
-                console.say(
-                    f"no checksum is published for {self.name}: that of this first copy is"
-                    " recorded, and later ones are compared with it"
-                )
+        """Record the checksum of a first copy that proved readable."""
+        if not self.new:
+            return
+        try:
+            record(self.name, self.checksum)
+        except EnvironmentProblem as error:
+            console.warn(
+                f"{error.message}: a later copy of {self.name} cannot be compared with this one"
+            )
+        else:
+            console.say(
+                f"no checksum is published for {self.name}: that of this first copy is"
+                " recorded, and later ones are compared with it"
+            )
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ class Finder:
     Args:
         published: every published file by name ("SOURCE/PATH").
         from_dir: a folder that is searched, with its sub-folders, before the cache and the network.
-        advice: how the user names such a folder, for the error about a file that cannot be had.
+        advice: how the user names such a folder, for the error about a file that was not found.
     """
 
     published: Mapping[str, Resource]
@@ -78,7 +79,7 @@ class Finder:
 
     @functools.cached_property
     def _files(self) -> Mapping[str, list[Path]]:
-        """The files of the folder by name, also behind links; each folder counts once."""
+        """The files in the user's folder by name, also behind links; each folder is read once."""
         paths: defaultdict[str, list[Path]] = defaultdict(list)
         seen = set()
         for parent, folders, names in os.walk(self.from_dir or "", followlinks=True):
@@ -87,7 +88,7 @@ class Finder:
                 folders.clear()
                 continue
             seen.add((status.st_dev, status.st_ino))
-            folders.sort()  # the same path every time, if links lead to a folder
+            folders.sort()  # always the same path to a folder that several links lead to
             for name in names:
                 paths[name].append(Path(parent, name))
         return paths
@@ -124,9 +125,9 @@ class Finder:
         return None
 
     def _candidates(self, name: str) -> Iterator[tuple[Path, bool]]:
-        """Yield the files of the folder that may be the published one, likeliest first.
+        """Yield the files in the user's folder that may be the published file, likeliest first.
 
-        With True if the file was compressed after it was published: its content is verified.
+        With True if the user has compressed the file: then its content is verified.
         """
         if self.from_dir is None:
             return
@@ -138,12 +139,12 @@ class Finder:
                     yield path, bool(suffix)
 
     def _namesakes(self, name: str) -> list[str]:
-        """Return published files of the same name in other folders: `test.tgz` of each year."""
+        """Return the published files of the same name in other folders: `test.tgz` of each year."""
         base = PurePosixPath(name).name
         return [other for other in self.published if other != name and other.endswith(f"/{base}")]
 
     def _in_cache(self, name: str, problem: str) -> VerifiedFile | None:
-        """Return the file in the cache; a wrong one is set aside as NAME.bad."""
+        """Return the file in the cache; rename a wrong file to NAME.bad."""
         path = cached(name)
         if not path.is_file():
             return None
@@ -156,7 +157,7 @@ class Finder:
         return None
 
     def _compare(self, name: str, path: Path, packed: bool = False) -> tuple[VerifiedFile, str]:
-        """Return a file as the published one, and the difference between the two ("": none)."""
+        """Return a file with its checksum, and how it differs from the published one ("": not)."""
         expected = self.published[name].checksum or recorded(name)
         algorithm, _, digest = (expected or "sha256").partition(":")
         try:
@@ -173,7 +174,7 @@ class Finder:
         return VerifiedFile(name, path, actual, new=expected is None), difference
 
     def _bring(self, name: str) -> VerifiedFile:
-        """Put the file into the cache: from an archive on this machine, else from an address."""
+        """Put the file into the cache: from an archive on this machine, or from an address."""
         urls = self.published[name].urls
         local = {url: self._local(url.partition(MEMBER)[0]) for url in urls if MEMBER in url}
         failures = []
@@ -199,7 +200,7 @@ class Finder:
         resource, path = self.published[name], cached(name)
         continued = download(url, path, resource.size, resource.checksum is not None)
         if continued and not self._in_cache(name, ANOTHER):
-            # Two files may have been mixed: once more, from the beginning.
+            # The parts may come from two files: download again from the beginning.
             download(url, path, resource.size, trusted=False)
         return self._arrived(name)
 
@@ -216,7 +217,7 @@ class Finder:
         return self._arrived(name)
 
     def _arrived(self, name: str) -> VerifiedFile:
-        """Return the file that has just come into the cache."""
+        """Return the file that was just put into the cache; raise Failed if it is another file."""
         file = self._in_cache(name, ANOTHER)
         if file is None:
             raise Failed(
@@ -226,13 +227,13 @@ class Finder:
 
 
 def _to_accept(name: str) -> str:
-    """Return the end of a hint: how to accept another copy than the one seen before."""
+    """Return the end of a hint: how to accept a copy that differs from the first copy."""
     if not recorded(name):
         return ""
     return f"; to accept another copy, delete {cached(name)}.sha256 (and the file beside it)"
 
 
 def _agreement(path: Path, name: str) -> int:
-    """Return the number of folders, counted from the file, in which a path agrees with a name."""
+    """Return how many folders above the file are the same in a path and in a name."""
     folders = [parts[-2::-1] for parts in (path.parts, PurePosixPath(name).parts)]
     return len(os.path.commonprefix(folders))

@@ -1,4 +1,4 @@
-"""Corpora that a generator writes: its text files become sets, its evaluation files extras."""
+"""Corpora that a generator writes: text files become sets, evaluation files become extras."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ def corpus(dataset: Dataset, folder: Path, size: int, seed: int) -> Corpus:
 
     Args:
         dataset: a data set with a generator.
-        folder: where the generator writes.
-        size, seed: the number of training pairs, and the seed of the generator.
+        folder: the folder that the generator writes into.
+        size: the number of training pairs.
+        seed: the seed of the generator.
     """
     folder.mkdir(parents=True, exist_ok=True)
     pkgutil.resolve_name(dataset.entry.generator)(folder, size=size, seed=seed)
@@ -38,7 +39,7 @@ def corpus(dataset: Dataset, folder: Path, size: int, seed: int) -> Corpus:
 
 
 def expression_lists() -> dict[str, Dataset]:
-    """Return the data set of each list of expressions: name of the list -> data set."""
+    """Return the registered lists of expressions: name of the list -> its data set."""
     return {
         name: dataset for dataset in registered().values() for name in dataset.entry.expressions
     }

@@ -20,11 +20,11 @@ from nmtkit.corpora.readers import Stream
 from nmtkit.errors import DataError, counted
 
 COMPARED_LINES = 5_000_000
-"""The most lines of a side in which the first odd pair is looked for."""
+"""`first_odd_pair` gives up if a side has more lines."""
 ROWS_PER_REPORT = 10_000
 ANOTHER_SET = "choose another set (--set prep.dev=NAME, prep.test=NAME), or other files"
 Row = tuple[tuple[bytes, ...], bool]
-"""One line of every side, and True if a document starts with it."""
+"""One line of every side, and True if a document starts there."""
 
 
 @dataclass
@@ -33,11 +33,11 @@ class ParallelText:
 
     set_name: str
     hint: str
-    """The hint of an error: what to do if the sides do not match."""
+    """What to do if the sides do not match."""
     where: str = ""
-    """The files of the sides, for an error."""
+    """The files of the sides, for errors."""
     names: list[str] = field(default_factory=list)
-    """The name of each stream's side, for error messages."""
+    """The name of each stream's side, for errors."""
     streams: list[Stream] = field(default_factory=list)
 
     def add(self, name: str, *streams: Stream) -> None:
@@ -48,8 +48,8 @@ class ParallelText:
     def rows(self) -> Iterator[Row]:
         """Yield every row.
 
-        Raises: DataError if the sides have different numbers of lines or different documents, or no
-            line at all.
+        Raises: DataError if the sides have no line, different numbers of lines, or different
+            documents.
         """
         number = -1
         with_documents = [side for side, stream in enumerate(self.streams) if stream.documents]
@@ -67,7 +67,7 @@ class ParallelText:
             raise self._error(f"{self.names[0]} has no sentence", 0)
 
     def _check_documents(self, starts: set[bool | str], number: int) -> None:
-        """Refuse a row where not all sides start the same document."""
+        """Raise DataError unless all sides start the same document."""
         names = " and ".join(dict.fromkeys(self.names))
         if not all(starts):
             raise self._error(f"documents start at different lines of {names}", number)
@@ -81,9 +81,9 @@ class ParallelText:
 
         Args:
             separator: the line that separates documents, the same on every side.
-            sides: the number of streams with separators; they come first.
-        Raises: DataError if only some sides have a separator at a line, or if no line or every line
-            is a separator.
+            sides: the number of streams that have separators; they come first.
+        Raises: DataError if only some sides have a separator at a line, or if all lines or no line
+            are separators.
         """
         name = separator.decode() or "blank"
         starts, has_text, has_separators = True, False, False
@@ -126,7 +126,7 @@ def write_set(
         folder: where the files go; it is made.
         name, split: the name of the set, and its split (train, dev or test).
         documents: True if the set has documents.
-        parses: True if the last line of every row is a parse; parses go to NAME.parses.
+        parses: True if the last line of every row is a parse, which goes to NAME.parses.
     Returns: the files of the set.
     Raises: DataError if there is no row, or if rows have different numbers of references.
     """
@@ -168,8 +168,9 @@ def _write_rows(rows: Iterable[Row], paths: list[Path], name: str) -> list[str]:
 
 
 def first_odd_pair(src: Sequence[Path], tgt: Sequence[Path]) -> str | None:
-    """Return the first line where the lengths of two sides, both with text, stop agreeing; None if
-    a side has too many lines to tell.
+    """Describe the first line where the lengths of two sides stop agreeing.
+
+    Returns: the description; None if a side has too many lines to tell. Both sides have text.
     """
     sides: list[Ints] = []  # for each line its bytes and its words
     pair = np.dtype((np.int64, 2))
@@ -189,12 +190,12 @@ def first_odd_pair(src: Sequence[Path], tgt: Sequence[Path]) -> str | None:
 
 
 def first_odd_line(src: Ints | Sequence[int], tgt: Ints | Sequence[int]) -> int:
-    """Find where one side has a line too many, judged by lengths alone.
+    """Find where one side has lines too many, by the lengths of lines alone.
 
-    With d lines more on one side, a cut p is sought so that lines before p match one to one and
-    lines from p on match when the longer side is moved by d: the p with the smallest sum of |log
-    length ratio - its median|, the last of equally good ones, since lines match one to one up to
-    there.
+    Let one side have d lines more. A cut p is good if lines before p match one to one, and lines
+    from p on match after the longer side is moved by d. The best cut has the smallest sum of |log
+    length ratio - its median|; of equally good cuts the last one is returned, because lines match
+    one to one up to there.
 
     Args:
         src, tgt: length of each line.

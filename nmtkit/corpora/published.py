@@ -19,11 +19,10 @@ from nmtkit.settings import PrepSettings
 
 
 def identity(dataset: Dataset, settings: PrepSettings) -> dict[str, str]:
-    """Return what the text of a data set is: published checksums by name of the file.
+    """Return what identifies the text of a data set: name of each file -> published checksum.
 
     Args:
-        dataset: the data set.
-        settings: of prep, of which dev and test name sets.
+        settings: the settings of prep; `dev` and `test` name sets.
     """
     needed = dataset.needed(dataset.choose(settings.dev, settings.test))
     return {name: resource.checksum or "not published" for name, resource in needed.items()}
@@ -35,10 +34,9 @@ def find(
     """Find or download the files of a data set.
 
     Args:
-        dataset: the data set.
-        settings: of prep, of which dev and test name sets.
-        from_dir: searched before the cache and the network.
-    Returns: a function that makes the files readable in a folder.
+        settings: the settings of prep; `dev` and `test` name sets.
+        from_dir: a folder to search before the cache and the network.
+    Returns: a function that reads the files as a corpus; its argument is a folder to write in.
     Raises: DataError, EnvironmentProblem as Finder.find.
     """
     sets = dataset.choose(settings.dev, settings.test)
@@ -52,7 +50,7 @@ def find(
         try:
             unpacked = unpack(dataset, sets, paths, folder)
         except DataError as error:
-            # Nothing else tells that such a file was cut short.
+            # A file without a published checksum may have been cut short.
             doubtful = [
                 f"{file.path}" + f" and {file.path}.sha256" * (not file.new)
                 for file in files
@@ -74,16 +72,16 @@ def fetch(name: str, from_dir: Path | None = None) -> list[Path]:
     """Download the files of a registered data set without preparing it.
 
     Args:
-        name: of the data set; the files of an evaluation set go into the cache.
-        from_dir: searched before the cache and the network.
+        name: the name of the data set; the files of an evaluation set go into the cache.
+        from_dir: a folder to search before the cache and the network.
     Returns: the files.
-    Raises: ConfigError if it has none; DataError, EnvironmentProblem as Finder.find.
+    Raises: ConfigError if the data set has no files; DataError, EnvironmentProblem as Finder.find.
     """
     dataset = table.find(name, "nmtkit datasets --fetch")
     if not dataset.needed():
         problem = f"'{name}' is generated, there is nothing to fetch"
         raise ConfigError(problem, where="--fetch", hint=f"nmtkit prep {name}")
-    # Analyses call this too, and have no option --from-dir.
+    # Analyses call this function too, and have no option --from-dir.
     advice = f"run `nmtkit datasets --fetch {name} --from-dir DIR`"
     finder = Finder(dataset.published, from_dir, advice)
     files = [finder.find(needed) for needed in dataset.needed()]
@@ -94,7 +92,7 @@ def _copied(file: VerifiedFile) -> Path:
     """Copy a file of an evaluation set into the cache, where analyses look for it."""
     path = cached(file.name)
     if file.path != path:
-        compressed = file.path.name != path.name  # since it was published
+        compressed = file.path.name != path.name  # by the user
         stream = open_binary(file.path) if compressed else open(file.path, "rb")
         with stream, writing(path, "wb") as copy:
             shutil.copyfileobj(stream, copy)
@@ -102,5 +100,5 @@ def _copied(file: VerifiedFile) -> Path:
 
 
 def evaluation_set(name: str) -> Path:
-    """Return the folder of an evaluation set's verified files, which are fetched if needed."""
+    """Return the folder of the verified files of an evaluation set; fetch them if needed."""
     return fetch(name)[0].parent

@@ -1,4 +1,4 @@
-"""The formats in which parallel text is published. Each file is read as a stream of lines.
+"""Read the formats in which parallel text is published. Each file becomes a stream of lines.
 
 - plain text, one sentence a line
 - SGM and XML with <doc> and <seg>, in three dialects: mteval's SGM (quotes are optional, tags have
@@ -29,7 +29,7 @@ class Stream:
 
     rows: Iterable[Row]
     documents: bool
-    """True if the format marks where documents start. If False, no row starts a document."""
+    """True if the format marks where documents start; if False, no row starts a document."""
 
     def map(self, change: Callable[[bytes], bytes]) -> Stream:
         """Return the stream with every line changed."""
@@ -98,11 +98,12 @@ _MARKUP = re.compile(
     rb"|<seg\b[^>]*(?:>|\Z)(?P<segment>.*?)(?P<end></seg\s*>|<(?:seg|/?doc)\b|\Z)",
     re.I | re.S,
 )
-"""Tags and segments. An unclosed one ends with the file, so no part of a file is read twice."""
+"""Tags and segments. An unclosed tag or segment ends with the file, so that no part of the file is
+read twice."""
 _ATTRIBUTE = re.compile(rb"\b(\w+)\s*=\s*(?:\"([^\"]*)\"|'([^']*)'|([^\s>]+))")
 _BREAK = re.compile(rb"[\r\n]+")
 LARGEST = 1 << 30
-"""The most bytes of an SGM or XML file: it is read as a whole, and may be compressed."""
+"""The most uncompressed bytes of an SGM or XML file, which is read as a whole."""
 
 
 @dataclass
@@ -111,7 +112,7 @@ class _Document:
 
     docid: str = ""
     system: str = ""
-    """The sysid or translator, which tells several references of a docid apart."""
+    """The sysid or translator, which distinguishes several references of a docid."""
     language: str = ""
     """Empty if the file holds one side only."""
     segments: list[bytes] = field(default_factory=list)
@@ -126,8 +127,8 @@ def markup(path: Path, language: str) -> list[Stream]:
 
     Args:
         path: the file, in any of the three dialects.
-        language: the side to read, if the file holds several.
-    Returns: one stream, or one for each of several references, in order of first appearance.
+        language: the language to read if the file holds several sides.
+    Returns: one stream for each reference (or for the source), in order of first appearance.
     Raises: DataError if the language has no segment, if a segment is not closed, or if the
         references have different documents.
     """
@@ -147,7 +148,7 @@ def markup(path: Path, language: str) -> list[Stream]:
 
 
 def _documents(path: Path) -> list[_Document]:
-    """Return the documents of a file, for every side and reference but not for systems' outputs."""
+    """Return the documents of all sides and references of a file; systems' outputs are left out."""
     with open_binary(path) as stream:
         data = stream.read(LARGEST + 1)
     if len(data) > LARGEST:
@@ -189,8 +190,7 @@ def _attributes(tag: bytes) -> dict[str, str]:
 
 
 def _same_documents(path: Path, first: list[_Document], other: list[_Document]) -> None:
-    empty = _Document()
-    for a, b in itertools.zip_longest(first, other, fillvalue=empty):
+    for a, b in itertools.zip_longest(first, other, fillvalue=_Document()):
         if (a.docid, len(a.segments)) != (b.docid, len(b.segments)):
             problem = f"the references of {path.name} differ in document '{a.docid or b.docid}'"
             raise DataError(problem, path, "every reference translates every segment")

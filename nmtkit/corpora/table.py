@@ -1,6 +1,4 @@
-"""The registered data sets: the schema of their table (datasets.toml), the data sets by name, and
-the sets of each data set.
-"""
+"""The registered data sets: the schema of datasets.toml, the data sets by name, and their sets."""
 
 from __future__ import annotations
 
@@ -30,11 +28,11 @@ class Resource(Section):
     size: int | None = Field(None, gt=0)
     """Bytes; None if the size is not published."""
     checksum: str | None = Field(None, pattern=PATTERN)
-    """sha256:…, md5:… or git:…. If none is published, the checksum of the first copy is recorded,
-    and later copies are compared with it."""
+    """sha256:…, md5:… or git:…. If none is published, nmtkit records the checksum of the first copy
+    and compares later copies with it."""
     urls: list[str] = []
-    """Addresses, tried in this order. `SOURCE/FILE::MEMBER` is a member of another published file.
-    When the table is read, the addresses of the source are put first."""
+    """Addresses, tried in this order, after the addresses of the source. `SOURCE/FILE::MEMBER` is a
+    member of another published file."""
 
 
 class Source(Section):
@@ -54,21 +52,21 @@ class SetTable(Section):
 
     files: list[str] | dict[str, list[str]] = []
     """SOURCE/FILE, or SOURCE/FILE::MEMBER for a member of an archive. Several files are read one
-    after the other. A list for each language if one template cannot name both sides."""
+    after the other. If one template cannot name both sides: language -> files."""
     format: Literal["auto", "ted"] = "auto"
     """auto: markup for .sgm and .xml, else text."""
     keep: list[Literal["title", "description"]] = []
-    """TED: metadata whose text counts as sentences."""
+    """For TED: metadata whose text counts as sentences."""
     tokenized: list[str] = []
     """Languages published in tokenized form; their text is detokenized on reading."""
     plain_apostrophes: bool = False
     """True if U+2019 is read as an apostrophe, as in the usual recipe of the data set."""
     boundaries: list[str] = []
-    """.ids files of OPUS, which say where documents start; else the format marks it. A file name
-    with {number} stands for many files, one for each document."""
+    """.ids files of OPUS that say where documents start, if the format does not. A file name with
+    {number} stands for many files, one per document."""
     rows: str = ""
-    """Instead of files: rows of the training text that are held out for this set. They are a slice
-    first:last:step as in Python ("-1000:", "22::23")."""
+    """Instead of files: rows of the training text that are held out for this set, as a Python slice
+    first:last:step ("-1000:", "22::23")."""
 
     @field_validator("rows")
     @classmethod
@@ -78,12 +76,12 @@ class SetTable(Section):
         return value
 
     def selected(self, total: int) -> range:
-        """Return the numbers of the held-out rows, of `total` rows of training text."""
+        """Return the numbers of the held-out rows, given the number of rows of training text."""
         return range(total)[slice(*(int(part) if part else None for part in self.rows.split(":")))]
 
 
 class Entry(Section):
-    """One section of the table: data sets that differ only in their language pair."""
+    """One section of the table: data sets that differ only in the language pair."""
 
     name: str
     title: str
@@ -98,28 +96,27 @@ class Entry(Section):
     citation: str
     homepage: str = ""
     note: str = ""
-    """What its users should know; printed when the data set is prepared."""
+    """What users should know; printed when the data set is prepared."""
     preset: str = "base"
     prep: dict[str, Any] = {}
     """Settings of prep; a preset overrides them."""
     presets: dict[str, dict[str, Any]] = {}
-    """By preset: what a paper chose for this data set. These settings of prep override those of the
-    preset."""
+    """Preset -> the settings of prep that its paper chose for this data set. They override the
+    settings of the preset."""
     generator: str = ""
-    """Instead of files: `module:function` that writes the sets."""
+    """Instead of files: `module:function` of the function that writes the sets."""
     expressions: dict[str, str] = {}
     """Lists of expressions for `analyze phrases`: name -> `module:function`. The function returns
-    tuples (source phrase, target phrases, name of the expression).
-    """
+    tuples (source phrase, target phrases, name of the expression)."""
     dev: str = ""
     """Name of the development set."""
     test: list[str] = []
     """Names of the test sets."""
     sets: dict[str, SetTable] = {}
-    """The training text is called train; the user may choose among the other sets."""
+    """The training text is called train; the user chooses among the other sets."""
     evaluation: list[str] = []
-    """Files of an evaluation set. Analyses fetch it, prep does not prepare it, and `sets` is
-    empty."""
+    """Instead of sets: the files of an evaluation set, which analyses fetch and prep does not
+    prepare."""
 
     @property
     def kind(self) -> str:
@@ -129,7 +126,7 @@ class Entry(Section):
 
 @dataclass(frozen=True)
 class File:
-    """A published file (`member` is empty), or a member of one."""
+    """A published file, or a member of it (`member` is empty for the file itself)."""
 
     resource: str
     member: str
@@ -167,19 +164,19 @@ class Dataset:
         """Return the sets to prepare: train, then the development set as dev, then the test sets.
 
         Args:
-            dev, test: names of sets; empty: the data set's own choice.
-        Raises: ConfigError for an unknown set.
+            dev, test: names of sets; empty for the data set's default choice.
+        Raises: ConfigError if a set is unknown.
         """
         if not self.entry.sets:
             return []
         names = dict.fromkeys(test or self.entry.test)
         return [
-            self._set(TRAIN, TRAIN, TRAIN),
-            self._set("dev", "dev", dev or self.entry.dev),
-            *(self._set(name, "test", name) for name in names),
+            self._set(TRAIN, TRAIN),
+            self._set("dev", dev or self.entry.dev),
+            *(self._set("test", name) for name in names),
         ]
 
-    def _set(self, name: str, split: str, key: str) -> RegisteredSet:
+    def _set(self, split: str, key: str) -> RegisteredSet:
         sets = self.entry.sets
         if key not in sets or (key == TRAIN) != (split == TRAIN):
             hint = f"its sets are {', '.join(key for key in sets if key != TRAIN)}"
@@ -193,16 +190,17 @@ class Dataset:
             problem = f"the files of set '{key}' of '{self.name}' don't match"
             hint = "source, target and boundaries need equally many files; a set with rows has none"
             raise ConfigError(problem, "datasets.toml", hint)
+        name = key if split == "test" else split
         return RegisteredSet(name, split, table, tuple(zip(src, tgt, strict=True)), boundaries)
 
     def _files(
         self, templates: list[str] | dict[str, list[str]], lang: str, role: str
     ) -> tuple[File, ...]:
-        """Return the files of one side, from its templates."""
+        """Return the files that the templates of one side name."""
         if isinstance(templates, dict):
             templates = templates.get(lang, [])
         values = {"lang": lang, "role": role, "src": self.src, "tgt": self.tgt}
-        # {number} stays in the name: `archives.extract` finds the numbers.
+        # {number} stays in the name, because `archives.extract` finds the numbers.
         filled = [template.format(**values, number="{number}") for template in templates]
         files = [File(*name.partition(MEMBER)[::2]) for name in filled]
         for name in (file.resource for file in files if file.resource not in self.published):
@@ -250,7 +248,7 @@ def expand(table: dict[str, Any]) -> dict[str, Dataset]:
         for src, tgt in pairs or list(itertools.permutations(entry.languages, 2)) or [("", "")]:
             name = entry.name.format(src=src, tgt=tgt)
             datasets[name] = dataset = Dataset(name, src, tgt, entry, published)
-            # Only for the errors: a set may be missing, or a file of a set.
+            # These calls raise an error if a set, or a file of a set, is missing.
             dataset.needed()
             for key in entry.sets.keys() - {TRAIN}:
                 dataset.choose(key)
@@ -273,7 +271,7 @@ def find(name: str, where: str = "nmtkit prep") -> Dataset:
 
     Args:
         name: the name of the data set.
-        where: the command, for the error. For prep, the hint names the options for own files too.
+        where: the command, for the error. For prep, the hint also names the options for own files.
     Raises: ConfigError if the name is unknown; the hint has the nearest name.
     """
     if name not in registered():
@@ -285,7 +283,7 @@ def find(name: str, where: str = "nmtkit prep") -> Dataset:
 
 
 def _like(name: str) -> str:
-    """Return the hint for an unknown data set: all names that begin so, else the nearest name."""
+    """Return the hint for an unknown name: all names that begin with it, else the nearest name."""
     begin_so = [known for known in registered() if known.startswith(name)] if name else []
     if len(begin_so) > 1:
         return f"these begin so: {', '.join(begin_so)}"
@@ -293,7 +291,7 @@ def _like(name: str) -> str:
 
 
 def describe() -> list[dict[str, Any]]:
-    """Return the rows of `nmtkit datasets`: one row a data set, of values that JSON can hold."""
+    """Return one row per data set for `nmtkit datasets`, with values that JSON can hold."""
     return [_row(dataset) for dataset in registered().values()]
 
 

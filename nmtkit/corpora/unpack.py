@@ -1,7 +1,7 @@
-"""From verified files to parallel lines: open archives, read formats, take out held-out rows.
+"""Turn verified files into parallel lines: open archives, read formats, take out held-out rows.
 
-A set of plain text is used as it lies in the archive. Any other set is written anew, line by line,
-so that memory stays bounded.
+A set of plain text is used as it is. Any other set is written anew, line by line, so that memory
+stays bounded.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from nmtkit.text.moses import Moses
 APOSTROPHE = "\u2019".encode()
 HINT = "the release is damaged, or another one than the table of data sets describes"
 Paths = Mapping[File, Mapping[int, Path]]
-"""The paths of each file on this machine; a file whose name has {number} has a path a number."""
+"""The paths of each file by number; the number is 0 if the file's name has no {number}."""
 
 
 def unpack(
@@ -73,8 +73,10 @@ def _split(
 ) -> dict[str, SetFiles]:
     """Write the training text without the held-out rows, and the sets that consist of such rows.
 
-    The rows of those sets are kept in memory meanwhile.
-
+    Args:
+        train: the training text.
+        sets: the sets to write, whose rows are kept in memory meanwhile.
+        held_out: all sets that consist of rows of the training text.
     Returns: the sets by name.
     """
     total = sum(1 for _ in train.rows())
@@ -83,7 +85,7 @@ def _split(
     taken = [table.selected(total) for table in held_out]
 
     def training_rows() -> Iterator[Row]:
-        """Yield the rows that are not held out, and collect those of the sets."""
+        """Yield the rows that are not held out, and collect the rows of the sets."""
         without_row = set[str]()  # sets that have no row of the document yet
         for number, (lines, starts) in enumerate(train.rows()):
             if starts:
@@ -98,7 +100,7 @@ def _split(
 
     unpacked = {TRAIN: write_set(training_rows(), folder, TRAIN, TRAIN, train.documents)}
     for text in sets:
-        # Of every 23rd line no document is left; a block of lines has its documents.
+        # A block of lines keeps its documents, every 23rd line does not.
         documents = train.documents and ranges[text.name].step == 1
         rows = rows_of[text.name]
         unpacked[text.name] = write_set(rows, folder, text.name, text.split, documents)
@@ -106,12 +108,10 @@ def _split(
 
 
 class SetReader:
-    """Reads a set as rows of parallel lines.
+    """Reads a set of a data set as rows of parallel lines.
 
     Args:
-        text: the set.
-        dataset: of which it is.
-        paths: of its files.
+        paths: the paths of the set's files.
     """
 
     def __init__(self, text: RegisteredSet, dataset: Dataset, paths: Paths) -> None:
@@ -124,13 +124,12 @@ class SetReader:
         self._plain = set().union(*formats) == {"text"} and not any(self._changes.values())
 
     def as_published(self) -> SetFiles | None:
-        """Return the set as its files lie, if they are plain text."""
+        """Return the set with its published files, if they are plain text; else None."""
         if self.documents or not self._plain:
             return None
-        sides = {
-            side: tuple(self._paths[part[number]][0] for part in self._text.parts)
-            for number, side in enumerate(side_names(2))
-        }
+        columns = zip(*self._text.parts, strict=True)
+        paths = (tuple(self._paths[file][0] for file in files) for files in columns)
+        sides = dict(zip(side_names(2), paths, strict=True))
         return SetFiles(self._text.name, self._text.split, sides)
 
     def write(self, folder: Path) -> SetFiles:
@@ -152,7 +151,7 @@ class SetReader:
                 yield lines[:count], starts
 
     def _sides(self, part: tuple[File, File]) -> ParallelText:
-        """Open source and target of a part; of a source in several versions the first counts."""
+        """Open source and target of a part; of several versions of the source take the first."""
         if len({frozenset(self._paths[file]) for file in part}) > 1:
             names = " and ".join(map(_name, part))
             problem = f"{names} are there with different numbers ({self._text.name} set)"
@@ -184,7 +183,7 @@ def _name(file: File) -> str:
 
 
 def _format(table: SetTable, file: File) -> str:
-    """Return the format of a file; "files" if each document is a file."""
+    """Return the format of a file: text, markup, ted, or files if each document is a file."""
     if NUMBER in file.member:
         return "files"
     markup = "markup" if is_markup(Path(_name(file))) else "text"
@@ -192,7 +191,7 @@ def _format(table: SetTable, file: File) -> str:
 
 
 def _line_change(table: SetTable, lang: str) -> Callable[[bytes], bytes] | None:
-    """Return the function that changes every line of a language on reading, if there is one."""
+    """Return the function that changes each line of a language while it is read, if any."""
     if lang in table.tokenized and chinese.is_chinese(lang):
         return lambda line: _detokenized(readers.unescape(line), chinese.detokenize)
     if lang in table.tokenized:
