@@ -1,6 +1,4 @@
-"""Errors for people: what is wrong, where, what to do next, and the exit code a script can rely
-on.
-"""
+"""Errors for the user: what is wrong, where, what to do next, and the exit code for scripts."""
 
 from __future__ import annotations
 
@@ -13,11 +11,11 @@ from typing import Any
 
 
 class NmtkitError(Exception):
-    """Base of every error a user can cause or meet; printed in three lines, never as a traceback.
+    """Base of all errors that a user can meet; printed in three lines, without a traceback.
 
     Args:
         message: what is wrong, one line.
-        where: the file and line, the key, or the command it is about.
+        where: the file and line, the key, or the command.
         hint: what to do next.
     """
 
@@ -69,11 +67,11 @@ class LeftOut(NmtkitError):
 
 
 LACKS_MEMORY = ("can't allocate memory", "out of memory", "STATUS_ALLOC_FAILED")
-"""Parts of torch's messages; the last one is of cuBLAS and cuDNN."""
+"""Parts of messages of torch, cuBLAS and cuDNN."""
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """True if memory did not suffice, on the GPU or the CPU."""
+    """True if the GPU or the CPU had too little memory."""
     return isinstance(error, MemoryError) or (
         isinstance(error, RuntimeError)  # torch's errors of both kinds
         and any(text in str(error) for text in LACKS_MEMORY)
@@ -81,12 +79,13 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 _BROKEN = re.compile("shared object|undefined symbol|[Ll]ibrary not loaded|[Ss]ymbol not found")
-"""What loaders of shared libraries say."""
+"""Parts of the messages of loaders of shared libraries."""
 
 
 def of_the_machine(error: BaseException) -> EnvironmentProblem | None:
-    """Return what to say of an error of Python or a library that the machine is the cause of: a
-    package that is not installed or broken, too little memory, no home folder.
+    """Return the environment error that caused an error of Python or a library; None if none did.
+
+    Causes: a package that is missing or broken, too little memory, no home folder.
     """
     package = (isinstance(error, ModuleNotFoundError) and error.name or "nmtkit").partition(".")[0]
     if package != "nmtkit":
@@ -108,13 +107,13 @@ def of_the_machine(error: BaseException) -> EnvironmentProblem | None:
 
 
 def explained(error: BaseException) -> NmtkitError:
-    """Return the error that the user reads, with the exit code of the command that it ends."""
+    """Return the error that the user reads, with the exit code of the command."""
     if isinstance(error, NmtkitError):
         return error
     if problem := of_the_machine(error):
         return problem
     if isinstance(error, OSError):
-        # An error of an open stream does not name it.
+        # An error of an open stream does not name the file.
         where = error.filename or "stdout, or a file that was being written"
         hint = "free some disk space, or fix the cause; --debug shows the traceback"
         problem = EnvironmentProblem(error.strerror or str(error), where=where, hint=hint)
@@ -151,7 +150,7 @@ _WORDINGS = {
 
 
 def plain(message: str) -> str:
-    """Return a message of pydantic in the words of nmtkit's own messages."""
+    """Return a message of pydantic, reworded like nmtkit's own messages."""
     for pattern, words in _WORDINGS.items():
         if (reworded := re.sub(pattern, words, message, count=1)) != message:
             return reworded
@@ -165,10 +164,10 @@ def first_line(error: BaseException) -> str:
 
 
 def short(value: object) -> str:
-    """Return a value for a message, at most 80 characters of it."""
+    """Return at most 80 characters of a value, for a message."""
     try:
         text = repr(value)
-    except ValueError:  # Python writes no number of more than 4,300 digits
+    except ValueError:  # Python refuses to print a number of more than 4,300 digits
         text = "a number of thousands of digits"
     return text if len(text) <= 80 else text[:79] + "…"
 
@@ -184,8 +183,8 @@ def nearest(name: str, names: Iterable[str], otherwise: str | None = None) -> st
     Args:
         name: what the user typed.
         names: the names that exist.
-        otherwise: the hint instead of a list that would be too long.
-    Returns: a sentence such as "did you mean 'heads'?" (or "known: a, b, c").
+        otherwise: the hint to give instead of the list, if the list would be too long.
+    Returns: a sentence such as "did you mean 'heads'?" or "known: a, b, c".
     """
     known = sorted(set(names))
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
@@ -195,23 +194,22 @@ def nearest(name: str, names: Iterable[str], otherwise: str | None = None) -> st
 def check_known(
     name: str, names: Collection[str], message: str, where: object, if_none: str | None = None
 ) -> None:
-    """Refuse an unknown name.
+    """Raise ConfigError if a name is unknown; the hint has the nearest name.
 
     Args:
         name: what the user typed.
         names: the names that exist.
-        message, where: of the error.
-        if_none: its hint where no name exists.
-    Raises: ConfigError naming the nearest one.
+        message, where: the message and place of the error.
+        if_none: the hint if no name exists.
     """
     if name not in names:
         raise ConfigError(message, where, nearest(name, names) if names else if_none)
 
 
 def imported(module: str, extra: str, where: str) -> Any:
-    """Import a module of one of nmtkit's extras.
+    """Import a module of one of nmtkit's extras; `where` names the command that needs it.
 
-    Raises: EnvironmentProblem if it cannot be imported; `where` names what asks for it.
+    Raises: EnvironmentProblem if the module cannot be imported.
     """
     try:
         return importlib.import_module(module)

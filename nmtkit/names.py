@@ -1,7 +1,7 @@
-"""Names that become parts of paths: of corpora, sets, systems, checkpoints and files.
+"""Names that become parts of paths: names of corpora, sets, systems, checkpoints and files.
 
-The names in the records of a run are checked as those that the user types: anybody can have made
-the run.
+Names in the records of a run are checked like names that the user types, because anybody can have
+made the run.
 """
 
 from __future__ import annotations
@@ -16,30 +16,26 @@ HINT = "use letters, digits, '-', '_' and '.', a letter or a digit first"
 
 
 def is_name(name: str) -> bool:
-    """True if a name is one part of a path, as a translation made elsewhere may have.
+    """True if a name can safely be one part of a path and of a command in a message.
 
-    It begins with a letter, a digit or '_', and has no slash, no control character, no character
-    with which a shell executes something, and no option: a user may copy commands of messages.
+    The name begins with a letter, a digit or '_'. It has no slash, no control character, no
+    character that is special in a shell, and no option.
     """
     safe = SPECIAL.isdisjoint(name) and " --" not in name
     return bool(re.match(r"\w", name)) and name.isprintable() and safe
 
 
 def check_name(name: str) -> str:
-    """Return a name.
-
-    Raises: ValueError if it is none (`is_name`).
-    """
+    """Return the name; raise ValueError if it is not a name (`is_name`)."""
     if not is_name(name):
         raise ValueError(f"{name!r} cannot be a name ({HINT})")
     return name
 
 
 def check_path(path: str) -> str:
-    """Return a relative path whose parts are names, which may begin with dots here: a prep that was
-    killed may have left a hidden file.
+    """Return a relative path; raise ValueError unless its parts are names.
 
-    Raises: ValueError if it leads elsewhere.
+    A part may begin with dots, because a prep that was killed may have left a hidden file.
     """
     for part in path.split("/"):
         check_name(part.lstrip("."))
@@ -47,10 +43,7 @@ def check_path(path: str) -> str:
 
 
 def check_word(word: str) -> str:
-    """Return a name of nmtkit's, `package.module:Class`, or nothing.
-
-    Raises: ValueError if it is none of these.
-    """
+    """Return a name of nmtkit, `package.module:Class` or ""; raise ValueError for other text."""
     if not re.fullmatch(r"(\w[\w.:-]*)?", word):
         raise ValueError(f"{word!r} is neither a name nor package.module:Class")
     return word

@@ -1,21 +1,22 @@
-"""The files that stages write into a run, each as one frozen record.
+"""The files that stages write into a run. Each file is one frozen record.
 
-Nothing else knows the keys of these files. Rules for all records:
+No other code knows the keys of these files. Rules for all records:
 
-- A field without a default must be there, with its type. A file without it, or of another `format`,
-  is refused with a DataError.
-- An unknown key, as another version may write, is ignored, and gone once the file is written anew.
-  An unknown setting of prep is refused: with it the text would be another one.
-- A field with a default is written only where it has another value. So old files without the field
-  can still be read, and are written back as they were.
+- A field without a default must be present, with its type. If it is missing, or if `format`
+  differs, reading raises DataError.
+- An unknown key, which another version may have written, is ignored and is lost when the file is
+  written again. An unknown setting of prep raises DataError, because it would change the text.
+- A field with a default is written only if its value differs from the default. So old files without
+  the field can be read, and are written back unchanged.
 - Keys are written in the order of the fields.
-- A name that may become a part of a path is a `Name` or a `RelativePath`: a run can be anybody's.
-- A number is finite and no larger than MOST, so that arithmetic with it cannot fail.
-- What the parts of a file must agree on is checked as the file is read.
+- A name that may become part of a path is a `Name` or a `RelativePath`, because anybody can have
+  made the run.
+- A number is finite and at most MOST, so that arithmetic with it cannot fail.
+- Validators check what the parts of a file must agree on.
 
-Two files are not here, because stages fill in their classes as they work: history.jsonl
-(`nmtkit.run.StageCall`) and state.json (`nmtkit.train.state.TrainState`). The same functions read
-them.
+Two files have their classes elsewhere, because stages fill them in step by step: history.jsonl
+(`nmtkit.run.StageCall`) and state.json (`nmtkit.train.state.TrainState`). The functions here read
+them, too.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ MOST = 1e100
 def _stoppable() -> Iterator[None]:
     """Raise KeyboardInterrupt if a signal interrupted pydantic's serialization.
 
-    pydantic turns it into an error of its own, of which only the text names it.
+    pydantic raises an error of its own instead, and only the text of the error names the cause.
     """
     try:
         yield
@@ -72,7 +73,7 @@ def _stoppable() -> Iterator[None]:
 
 
 class Part(BaseModel):
-    """Something that a record holds, with optional fields."""
+    """A part of a record."""
 
     model_config = ConfigDict(frozen=True, defer_build=True)  # each command uses few
 
@@ -98,7 +99,7 @@ class Record(Part):
     """A file."""
 
     again: ClassVar[str | None] = None
-    """What to do where the file is damaged or of another version."""
+    """What to do if the file is damaged or from another version."""
     format: int = 1
 
     def write(self, path: Path) -> None:
@@ -107,30 +108,30 @@ class Record(Part):
 
 
 def load(record: type[R], path: Path, again: str | None = None) -> R:
-    """Read a file: TOML if its name says so, else JSON.
+    """Read a file: TOML if its suffix is .toml, else JSON.
 
     Args:
-        record: what it holds: a Record or a dataclass.
+        record: the class of the content: a Record or a dataclass.
         path: the file.
-        again: what to do where the file is damaged, if the record does not know it.
+        again: what to do if the file is damaged; by default `record.again`.
     Raises: DataError naming the file, the field, and what to do next.
     """
-    again = again or getattr(record, "again", None)
     try:
         if path.exists():
             files.check_file(path)
         content = path.read_bytes()
     except FileNotFoundError:
-        raise DataError(f"no such file: {path}", hint=again) from None
+        hint = again or getattr(record, "again", None)
+        raise DataError(f"no such file: {path}", hint=hint) from None
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror or error}") from error
     return parse(record, content, path, again, is_toml=path.suffix == ".toml")
 
 
 def load_or_warn(record: type[R], path: Path) -> R | None:
-    """Read a file that something can be done without.
+    """Read an optional file.
 
-    Returns: None if the file is absent, or damaged, which a warning says.
+    Returns: None if the file does not exist, or if it is damaged; then a warning is printed.
     """
     if not path.is_file():
         return None
@@ -142,9 +143,9 @@ def load_or_warn(record: type[R], path: Path) -> R | None:
 
 
 def load_lines(record: type[R], path: Path) -> Iterator[R]:
-    """Read a file of one record a line; a last line that a killed process cut off is left out.
+    """Read a file with one record per line. A last line that was cut off is left out.
 
-    Raises: DataError as `load`, with the number of the line.
+    Raises: DataError as `load`, with the line number.
     """
     with files.open_binary(path) as stream:
         for number, line in enumerate(stream, 1):
@@ -152,9 +153,8 @@ def load_lines(record: type[R], path: Path) -> Iterator[R]:
                 yield parse(record, line, f"{path}, line {number}")
 
 
-_adapter: Callable[[Any], TypeAdapter[Any]] = functools.cache(
-    TypeAdapter
-)  # made once a record: the lines of a log are many
+# A log has many lines, so the adapter of a record is made once.
+_adapter: Callable[[Any], TypeAdapter[Any]] = functools.cache(TypeAdapter)
 
 
 def parse(
@@ -164,13 +164,12 @@ def parse(
     again: str | None = None,
     is_toml: bool = False,
 ) -> R:
-    """Read the content of a file, or a line of it.
+    """Read the content or a line of a file.
 
     Args:
-        record: what it holds.
+        record, again: as for `load`.
         content: text in UTF-8.
         where: the name of the file.
-        again: as of `load`.
         is_toml: True for TOML, False for JSON.
     Raises: DataError as `load`.
     """
@@ -184,17 +183,13 @@ def parse(
             values = from_json(content)
         place = _unusable(values)
         require(place is None, f"'{place}' is not finite, or above {MOST:g}")
-    except ValidationError as error:
-        raise _damaged(error, where, again) from None
-    except RecursionError:
-        raise DataError("the file is damaged: nested too deep", where=where, hint=again) from None
-    except ValueError as error:
-        raise DataError(f"the file is damaged: {error}", where=where, hint=again) from error
+    except (ValueError, RecursionError) as error:
+        raise DataError(_damage(error), where=where, hint=again) from error
     return value
 
 
 def _unusable(values: Any) -> str | None:
-    """Return the place of a number that is not finite or too large; None if there is none."""
+    """Return the key of a number that is not finite or too large; None if all numbers are fine."""
     if isinstance(values, (int, float)):
         return None if abs(values) <= MOST else ""
     if not isinstance(values, (dict, list)):
@@ -205,20 +200,21 @@ def _unusable(values: Any) -> str | None:
     return None
 
 
-def _damaged(error: ValidationError, where: object, again: str | None) -> DataError:
-    """Return the error that names the first wrong field; the format is the first of all fields."""
+def _damage(error: ValueError | RecursionError) -> str:
+    """Return what is wrong with a file: its version, or the first wrong field."""
+    if isinstance(error, RecursionError):
+        return "the file is damaged: nested too deep"
+    if not isinstance(error, ValidationError):
+        return f"the file is damaged: {error}"
     wrong = error.errors()[0]
     field = ".".join(map(str, wrong["loc"]))
-    message = "the file is damaged: " + (f"'{field}' " if field else "") + plain(wrong["msg"])
-    if field == "format" and wrong["type"] != "missing":
-        message = f"written by another version of nmtkit (format {wrong['input']})"
-    return DataError(message, where=where, hint=again)
+    if field == "format" and wrong["type"] != "missing":  # `format` is the first field of all
+        return f"written by another version of nmtkit (format {wrong['input']})"
+    return "the file is damaged: " + (f"'{field}' " if field else "") + plain(wrong["msg"])
 
 
 def _fits(schema: type[Section]) -> AfterValidator:
-    """Return a check of stored settings. A setting that this version does not know may stand there:
-    another version wrote it.
-    """
+    """Return a validator of stored settings, which ignores unknown settings of other versions."""
 
     def check(values: JsonObject) -> JsonObject:
         try:
@@ -233,7 +229,7 @@ def _fits(schema: type[Section]) -> AfterValidator:
 
 
 def _has(*keys: str) -> AfterValidator:
-    """Return a check that an object has some keys."""
+    """Return a validator that an object has some keys."""
 
     def check(values: JsonObject) -> JsonObject:
         require(values.keys() >= {*keys}, f"lacks one of {', '.join(keys)}")
@@ -243,10 +239,7 @@ def _has(*keys: str) -> AfterValidator:
 
 
 def require(condition: object, message: str) -> None:
-    """Refuse a file whose parts do not agree.
-
-    Raises: ValueError with the message.
-    """
+    """Raise ValueError with the message unless the condition is true."""
     if not condition:
         raise ValueError(message)
 
@@ -266,24 +259,24 @@ class TextSet(Part):
     tgt_tokens: int
     tgt_unknown: int
     changed: dict[str, dict[str, int]] | None = None
-    """What was changed in the text, by side and kind; of the training text it is in `Cleaning`."""
+    """Side -> kind of change -> number of changes; for the training text see `Cleaning`."""
     blank: dict[str, int] | None = None
-    """Blank lines by the suffix of their file."""
+    """Suffix of a file -> its number of blank lines."""
     foreign: dict[str, int] = {}
-    """Lines without a letter of their language's script, by side (src, ref, …), before cleaning."""
+    """Side (src, ref, …) -> lines without a letter of the language's script, before cleaning."""
     identical: dict[str, int] = {}
-    """Lines that are the same as the source, by side (ref, …), before cleaning."""
+    """Side (ref, …) -> lines that are the same as the source, before cleaning."""
     documents: int | None = None
-    """How many documents it has, where anything says so."""
+    """Number of documents, if known."""
     parses: dict[str, int] | None = None
-    """Sentences by what came of their parses."""
+    """Result of parsing -> number of sentences."""
     parses_first: dict[str, int] | None = None
-    """The first line of each reason why a sentence has n-grams instead."""
+    """Reason why sentences have n-grams instead of phrases -> the first such line."""
 
 
 @dataclass(frozen=True)
 class VocabularySizes:
-    """Types of each side."""
+    """Number of types of each side."""
 
     shared: bool
     src: int
@@ -292,7 +285,7 @@ class VocabularySizes:
 
 @dataclass(frozen=True)
 class Cleaning:
-    """What cleaning left of the training text, and why pairs were dropped, by side to blame."""
+    """What cleaning did to the training text: pairs kept, and pairs dropped by reason and side."""
 
     pairs_in: int
     pairs_kept: int
@@ -306,18 +299,18 @@ class Overlap(Part):
     name: Name
     exact: int
     normalised: int
-    """Equal but for case, white space and punctuation; with those that are equal exactly."""
+    """Pairs that are equal except for case, white space and punctuation, with the exact ones."""
 
 
 class Repeats(Part):
     """Repeated text, counted before cleaning."""
 
     duplicates: int
-    """Training pairs that occurred before in the training text."""
+    """Training pairs that occur earlier in the training text."""
     identical: int
-    """Training pairs whose source and target are the same, blank ones left out."""
+    """Training pairs whose source and target are the same, without blank pairs."""
     overlap: list[Overlap]
-    """Of each dev and test set."""
+    """One entry for each dev and test set."""
 
 
 class TextRecipe(Record):
@@ -329,11 +322,11 @@ class TextRecipe(Record):
     tgt: Name
     settings: PrepSettings
     tools: dict[str, str] = {}
-    """Versions of what shaped the text."""
+    """Versions of the tools that processed the text."""
 
 
 class Manifest(Record):
-    """What was prepared, how, and its fingerprint."""
+    """What was prepared and how, with its fingerprint."""
 
     again: ClassVar[str] = TextRecipe.again
     format: Literal[1]
@@ -342,7 +335,7 @@ class Manifest(Record):
     tgt: Name
     preset: str
     source: JsonObject
-    """What was asked for."""
+    """The corpus that was asked for."""
     settings: PrepSettings
     sets: list[TextSet]
     vocabulary: VocabularySizes
@@ -350,15 +343,15 @@ class Manifest(Record):
     """Words, types, subwords and merges of the training text."""
     cleaning: Cleaning
     files: dict[RelativePath, Sha256]
-    """Of each file of the folder."""
+    """File of the folder -> SHA-256."""
     inputs: dict[str, Annotated[JsonObject, _has("size")]]
-    """Size, time and SHA-256 of each file that was read."""
+    """File that was read -> size, time and SHA-256."""
     tools: dict[str, str]
     speed: list[JsonObject]
     jobs: int
     fingerprint: str
     repeats: Repeats | None = None
-    """None in a corpus that an older version prepared."""
+    """None if an older version prepared the corpus."""
 
     @model_validator(mode="after")
     def _has_sets(self) -> Self:
@@ -372,7 +365,7 @@ class Manifest(Record):
 
 @dataclass(frozen=True)
 class UsedCheckpoint:
-    """A checkpoint that a translation comes from, with the hash of its weights."""
+    """A checkpoint that translated, with the hash of its weights."""
 
     system: Name
     name: Name
@@ -397,7 +390,7 @@ class SearchSpeed:
 
 
 class TranslationInputs(Record):
-    """All that a translation follows from; of one made elsewhere little may be known."""
+    """Everything that a translation depends on. Little is known of a translation made elsewhere."""
 
     again: ClassVar[str] = "nmtkit translate --force"
     format: Literal[1]
@@ -410,11 +403,11 @@ class TranslationInputs(Record):
     spans: list[str] | None = None
     docs: list[str] | None = None
     prefix: str | None = None
-    """SHA-256 of the lines that the translations begin with."""
+    """SHA-256 of the lines that the translations must begin with."""
     constraints: str | None = None
-    """SHA-256 of the phrases that the translations have."""
+    """SHA-256 of the phrases that the translations must contain."""
     metric: str | None = None
-    """SHA-256 of the metric that minimum Bayes risk uses, its command and files."""
+    """SHA-256 of the command and the files of the metric for minimum Bayes risk."""
 
 
 class TranslationMeta(TranslationInputs):
@@ -432,12 +425,12 @@ class TranslationMeta(TranslationInputs):
 
 
 class ExportedSystem(Record):
-    """What an exported folder holds."""
+    """The content of an exported folder."""
 
     again: ClassVar[str] = "nmtkit export --force"
     format: Literal[1]
     nmtkit: str
-    """The version that wrote it."""
+    """The version of nmtkit that wrote the folder."""
     to: str = "ctranslate2"
     """The engine."""
     system: Name
@@ -449,12 +442,12 @@ class ExportedSystem(Record):
     src: Name
     tgt: Name
     positions: int
-    """The longest sentence."""
+    """The length of the longest sentence."""
     search: JsonObject
     text: dict[str, list[str]]
-    """What is done to text, in words: of the source before, of the target after."""
+    """In words: what is done to the source before, and to the target after translation."""
     files: dict[RelativePath, Sha256] = {}
-    """Of each other file."""
+    """Other file of the folder -> SHA-256."""
 
 
 # systems/<name>: config.toml, system.json, metrics.jsonl, best.json,
@@ -462,8 +455,9 @@ class ExportedSystem(Record):
 
 
 class SystemConfig(BaseModel):
-    """The resolved settings of a system, and the machine that trained it. Sections are kept as they
-    stand in the file.
+    """The resolved settings of a system, and the machine that trained it.
+
+    Sections are stored as they are in the file.
     """
 
     model_config = ConfigDict(frozen=True, defer_build=True)
@@ -482,31 +476,32 @@ class SystemConfig(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _is_whole(cls, sections: JsonObject) -> JsonObject:
-        """Refuse a file that was cut off, which may be TOML."""
-        stated, found = sections.get("values"), values_of(sections)
-        require(
-            not isinstance(stated, int) or found >= stated, f"it has {found} of {stated} values"
-        )
+        """Raise ValueError if the file was cut off; the rest may still be valid TOML."""
+        stated, present = sections.get("values"), values_of(sections)
+        if isinstance(stated, int):
+            require(present >= stated, f"it has {present} of {stated} values")
         return sections
 
 
 class SystemRecord(Record):
-    """When a system was made and trained, in ns since 1970 (a copy of a run has other times of
-    files), and its size. It is read without the weights.
+    """When a system was made and trained, in ns since 1970, and its size.
+
+    The times of files cannot tell this, because a copy of a run has other times. The record is read
+    without the weights.
     """
 
     again: ClassVar[str] = "nmtkit train writes it again; until then the time of config.toml counts"
     format: Literal[1] = 1
     made: int
-    """Later than that of every system that the run had then. The first system is the baseline."""
+    """Later than `made` of all older systems of the run. The first system is the baseline."""
     trained: int | None = None
-    """When the last checkpoint was saved; None before the first one."""
+    """When the last checkpoint was saved; None before the first checkpoint."""
     parameters: PositiveInt | None = None
-    """Trainable numbers, tied ones once; None if an earlier file has no number."""
+    """Number of trainable parameters, tied ones once; None if an old file lacks it."""
 
 
 class MetricsLine(Record):
-    """One line of metrics.jsonl, with the measurements that are read again (None: not finite)."""
+    """One line of metrics.jsonl: the measurements that nmtkit reads again (None: not finite)."""
 
     again: ClassVar[str] = "take that line out of the file"
     step: PositiveInt
@@ -555,7 +550,7 @@ TRAIN_AGAIN = "train the system again with its options: nmtkit train --system NA
 
 
 class CheckpointManifest(Record):
-    """What a checkpoint is of, and the files that it must have."""
+    """What a checkpoint belongs to, and the files that it must have."""
 
     again: ClassVar[str] = (
         f"move its folder away to use another checkpoint of a system, or {TRAIN_AGAIN}"
@@ -566,7 +561,7 @@ class CheckpointManifest(Record):
     corpus: str | None = None
     """The fingerprint of the corpus."""
     vocabulary: dict[str, Sha256] = {}
-    """Of the files that lead from text to ids."""
+    """File that maps text to ids -> SHA-256."""
     files: dict[Name, FileFacts]
 
     @model_validator(mode="after")
@@ -588,28 +583,28 @@ def _names_sets(options: JsonObject) -> JsonObject:
 
 
 class FindingInputs(BaseModel):
-    """Everything that a finding depends on. The finding is up to date while this is the same."""
+    """Everything that a finding depends on. While this is the same, the finding is up to date."""
 
     nmtkit: str = ""
     analysis: str = ""
-    """package.module:Class of an analysis of the user's own."""
+    """package.module:Class of a user's own analysis."""
     prepared: str = ""
     systems: list[Name]
     options: Annotated[JsonObject, AfterValidator(_names_sets)] = {}
     files: dict[str, str]
-    """Path, relative to the run if inside it -> SHA-256."""
+    """Path (relative to the run if it is inside) -> SHA-256."""
     weights: dict[str, dict[str, str]] = {}
     """System -> checkpoint -> SHA-256."""
     words: list[str] = []
-    """The options as they are typed, without those at their default."""
+    """The options as typed, without options at their default."""
 
 
 class StoredFinding(Record):
-    """What an analysis found, without its figure and attachments."""
+    """The result of an analysis, without its figure and attachments."""
 
     again: ClassVar[str] = "nmtkit analyze NAME --force"
     format: Literal[0, 1] = 0
-    """0: a file without this field."""
+    """0 if the file lacks this field."""
     name: Name
     title: str
     text: str
@@ -618,7 +613,7 @@ class StoredFinding(Record):
     bars: str = ""
     facts: JsonObject
     attachments: list[RelativePath]
-    """The names of its further files."""
+    """The names of further files."""
     hashes: dict[RelativePath, Sha256] = {}
-    """SHA-256 of each of its further files."""
+    """Further file -> SHA-256."""
     made_from: FindingInputs

@@ -1,4 +1,4 @@
-"""TOML: the files that a person wrote are read, and plain values are written."""
+"""Read TOML files that a person wrote, write plain values as TOML, compare settings."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def read_toml(path: Path, kind: str, option: str, example: str) -> dict[str, Any
 
     Args:
         path: the file.
-        kind: of file, for the message.
+        kind: the kind of file, for the message.
         option: the option that names the file, for the message.
         example: the right form of the file, for the message.
     Raises: ConfigError if the file cannot be read or is not TOML.
@@ -45,19 +45,17 @@ def write_toml(path: Path, values: dict[str, Any]) -> None:
 def to_toml(sections: dict[str, Any]) -> str:
     """Return plain values, and one level of sections, as TOML.
 
-    A plain value is a string, a number, a boolean, or a list of these.
+    A plain value is a string, a number, a boolean, or a list of these. None in a section is left
+    out.
     """
-    lines = [
-        f"{key} = {toml_value(value)}"
-        for key, value in sections.items()
-        if not isinstance(value, dict)
-    ]
+    lines, tables = [], []
     for name, values in sections.items():
-        if isinstance(values, dict):
-            lines += ["", f"[{name}]"] + [
-                f"{key} = {toml_value(value)}" for key, value in values.items() if value is not None
-            ]
-    return "\n".join(lines).lstrip("\n") + "\n"
+        if not isinstance(values, dict):
+            lines.append(f"{name} = {toml_value(values)}")
+            continue
+        tables += ["", f"[{name}]"]
+        tables += [f"{k} = {toml_value(value)}" for k, value in values.items() if value is not None]
+    return "\n".join(lines + tables).lstrip("\n") + "\n"
 
 
 def toml_value(value: object) -> str:
@@ -74,7 +72,7 @@ def toml_value(value: object) -> str:
 def flat(values: Any, key: str = "") -> dict[str, Any]:
     """Return the values of nested tables, and of lists of named tables, by dotted keys.
 
-    A tuple becomes a list, as TOML has it.
+    A tuple becomes a list, because TOML has no tuples.
     """
     if isinstance(values, list) and values and all(isinstance(part, dict) for part in values):
         values = {str(part.get("name", "")): part for part in values}
@@ -87,9 +85,9 @@ def flat(values: Any, key: str = "") -> dict[str, Any]:
 
 
 def changes(old: dict[str, Any], new: dict[str, Any]) -> dict[str, tuple[str, str]]:
-    """Return old and new text of each value that differs, for a message.
+    """Return the old and the new text of each value that differs, for a message.
 
-    The preset is left out, because its values are compared.
+    The name of the preset is left out, because its values are compared.
     """
     return {
         key: (_shown(old.get(key)), _shown(new.get(key)))
@@ -104,16 +102,12 @@ def _shown(value: object) -> str:
 
 
 def values_of(sections: dict[str, Any]) -> int:
-    """Return the number of values in a TOML file and its sections, beside this number."""
-    tables = [
-        value if isinstance(value, dict) else {key: value}
-        for key, value in sections.items()
-        if key != "values"
-    ]
-    return sum(value is not None for table in tables for value in table.values())
+    """Return the number of values in a TOML file and its sections, without the key `values`."""
+    values = flat(sections).items()
+    return sum(value is not None for key, value in values if key != "values")
 
 
 def differing(settings: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the keys that do not have the same value in all settings."""
+    """Return the keys whose values are not the same in all settings."""
     keys = dict.fromkeys(itertools.chain(*settings))
     return [key for key in keys if any(of.get(key) != settings[0].get(key) for of in settings)]
