@@ -49,7 +49,7 @@ class SetFiles:
     """What separates documents inside the text (`document_starts.separate`): blank lines or lines
     <d> on every side, or the markup of SGM or XML. Separators are not sentences."""
     columns: bool = False
-    """True if one TSV file holds all sides (`columns.split_columns`)."""
+    """True if one TSV file holds all sides (`parallel_text.split_columns`)."""
     first: int | None = None
     """Number of pairs to use; the document of the last pair is completed. None means all
     (`prep.rewrite`)."""

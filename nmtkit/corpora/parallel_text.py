@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -165,6 +165,45 @@ def _write_rows(rows: Iterable[Row], paths: list[Path], name: str) -> list[str]:
             for stream, line in zip(streams, lines, strict=True):
                 stream.write(line + b"\n")
     return starts
+
+
+def split_columns(text: SetFiles, folder: Path) -> SetFiles:
+    """Write each column of a set's TSV file to a separate file.
+
+    Args:
+        text: a set with `columns`.
+        folder: where the files go: NAME.src, NAME.ref, …
+    Returns: the set that was written, with the documents and parses of `text`.
+    Raises: DataError if a line has no tab or a wrong number of columns.
+    """
+    rows = ((cells, False) for cells in _tsv_rows(text))
+    written = write_set(rows, folder, text.name, text.split, documents=False)
+    return replace(text, sides=written.sides, columns=False)
+
+
+def _tsv_rows(text: SetFiles) -> Iterator[tuple[bytes, ...]]:
+    """Yield the cells of each line. Only a test set may have more than two columns.
+
+    A blank line that separates documents becomes blank on every side.
+    """
+    path, columns = text.src[0], 2
+    if text.split == "test":
+        first = next(filter(bytes.strip, files.byte_lines(path)), b"")
+        columns = max(columns, first.count(b"\t") + 1)
+    for number, line in enumerate(files.byte_lines(path), 1):
+        cells = tuple(line.split(b"\t"))
+        if text.between == "blank" and not line.strip():
+            cells = (b"",) * columns
+        if len(cells) != columns:
+            expected = "source TAB target" + " TAB reference" * (columns - 2)
+            problem = f"has {counted(len(cells), 'column')}" if len(cells) > 1 else "has no tab"
+            hint = f"every line of this {text.split} set is {expected}"
+            if not line.strip():
+                hint += f"; --docs {text.name}=blank: blank lines separate documents"
+            elif len(cells) > columns:
+                hint += f": `cut -f1-{columns}` keeps these columns"
+            raise DataError(f"a TSV line {problem}", f"{path}, line {number:,}", hint)
+        yield cells
 
 
 def first_odd_pair(src: Sequence[Path], tgt: Sequence[Path]) -> str | None:

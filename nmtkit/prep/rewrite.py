@@ -11,9 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from nmtkit import console, files
-from nmtkit.corpora.columns import split_columns
 from nmtkit.corpora.corpus import Corpus, SetFiles
 from nmtkit.corpora.document_starts import read_starts, separate
+from nmtkit.corpora.parallel_text import split_columns
 from nmtkit.prep.check import Inputs
 
 
