@@ -171,13 +171,13 @@ class DatasetsOptions(Options):
 )
 def datasets(as_json: bool, fetch: Sequence[str] = (), from_dir: Path | None = None) -> None:
     """List the registered data sets: size, licence, citation, and whether they are in the cache."""
-    from nmtkit.corpora import published, table
+    from nmtkit.corpora import published
 
     for name in fetch:
         console.put("\n".join(map(str, published.fetch(name, from_dir))))
     if fetch:
         return
-    rows = table.describe()
+    rows = published.describe()
     if as_json:
         console.print_json(rows)
     else:

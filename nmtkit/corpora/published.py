@@ -1,17 +1,19 @@
-"""Published data sets: find their files, read them as a corpus or an evaluation set."""
+"""Published data sets: find their files, read them as a corpus or an evaluation set, list them."""
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+
+from rich.filesize import decimal
 
 from nmtkit import console
 from nmtkit.corpora import table
-from nmtkit.corpora.cache import cached
 from nmtkit.corpora.corpus import Corpus
-from nmtkit.corpora.fetch import Finder, VerifiedFile
-from nmtkit.corpora.table import Dataset
+from nmtkit.corpora.fetch import Finder, VerifiedFile, cached, is_cached
+from nmtkit.corpora.table import TRAIN, Dataset
 from nmtkit.corpora.unpack import unpack
 from nmtkit.errors import ConfigError, DataError
 from nmtkit.files import open_binary, writing
@@ -102,3 +104,33 @@ def _copied(file: VerifiedFile) -> Path:
 def evaluation_set(name: str) -> Path:
     """Return the folder of the verified files of an evaluation set; fetch them if needed."""
     return fetch(name)[0].parent
+
+
+def describe() -> list[dict[str, Any]]:
+    """Return one row per data set for `nmtkit datasets`, with values that JSON can hold."""
+    return [_row(dataset) for dataset in table.registered().values()]
+
+
+def _row(dataset: Dataset) -> dict[str, Any]:
+    entry, needed = dataset.entry, dataset.needed()
+    sizes = [resource.size for resource in needed.values()]
+    known = sum(filter(None, sizes))
+    parts = [decimal(known)] * bool(known) + ["?"] * (None in sizes)
+    generated = [TRAIN, "dev", "test"] if entry.generator else []
+    return {
+        "name": dataset.name,
+        "src": dataset.src,
+        "tgt": dataset.tgt,
+        "kind": entry.kind,
+        "title": entry.title,
+        "pairs": entry.train_pairs,
+        "approximate": entry.approximate,
+        "bytes": None if None in sizes else known,
+        "size": " + ".join(parts) or "none",
+        "verified": all(resource.checksum for resource in needed.values()),
+        "files": {name: resource.urls for name, resource in needed.items()},
+        "cached": all(is_cached(name, resource.size) for name, resource in needed.items()),
+        **entry.model_dump(include={"licence", "citation", "homepage", "note", "preset"}),
+        "sets": [text.name for text in dataset.choose()] or generated,
+        "further_sets": [key for key in entry.sets if key not in {TRAIN, entry.dev, *entry.test}],
+    }

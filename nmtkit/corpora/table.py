@@ -11,13 +11,14 @@ from importlib import resources as packaged
 from typing import Any, Literal
 
 from pydantic import Field, field_validator
-from rich.filesize import decimal
 
-from nmtkit.corpora.cache import PATTERN, is_cached
 from nmtkit.errors import ConfigError, nearest
 from nmtkit.settings import PrepSettings, Section, build
 
 TRAIN = "train"
+PATTERN = r"^(sha256:[0-9a-f]{64}|md5:[0-9a-f]{32}|git:[0-9a-f]{40})$"
+"""`git:` is the id of a git blob (`git hash-object FILE`), the only checksum that a public
+repository publishes."""
 MEMBER = "::"
 """Separates a published file from the name of a member in it."""
 
@@ -288,33 +289,3 @@ def _like(name: str) -> str:
     if len(begin_so) > 1:
         return f"these begin so: {', '.join(begin_so)}"
     return nearest(name, registered(), f"{len(registered())} are registered")
-
-
-def describe() -> list[dict[str, Any]]:
-    """Return one row per data set for `nmtkit datasets`, with values that JSON can hold."""
-    return [_row(dataset) for dataset in registered().values()]
-
-
-def _row(dataset: Dataset) -> dict[str, Any]:
-    entry, needed = dataset.entry, dataset.needed()
-    sizes = [resource.size for resource in needed.values()]
-    known = sum(filter(None, sizes))
-    parts = [decimal(known)] * bool(known) + ["?"] * (None in sizes)
-    generated = [TRAIN, "dev", "test"] if entry.generator else []
-    return {
-        "name": dataset.name,
-        "src": dataset.src,
-        "tgt": dataset.tgt,
-        "kind": entry.kind,
-        "title": entry.title,
-        "pairs": entry.train_pairs,
-        "approximate": entry.approximate,
-        "bytes": None if None in sizes else known,
-        "size": " + ".join(parts) or "none",
-        "verified": all(resource.checksum for resource in needed.values()),
-        "files": {name: resource.urls for name, resource in needed.items()},
-        "cached": all(is_cached(name, resource.size) for name, resource in needed.items()),
-        **entry.model_dump(include={"licence", "citation", "homepage", "note", "preset"}),
-        "sets": [text.name for text in dataset.choose()] or generated,
-        "further_sets": [key for key in entry.sets if key not in {TRAIN, entry.dev, *entry.test}],
-    }

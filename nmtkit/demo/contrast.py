@@ -116,7 +116,7 @@ def auxiliary(pair: Pair, node: Node) -> Error | None:
     # "ist versucht, ..." is German, though it means another thing
     if participle is None or participle.lex in fitting("verbs", "that if to"):
         return None
-    if participle.lex.either_auxiliary:
+    if participle.lex.de.either_auxiliary:
         return None
     finite = find(node, FINITE_TAGS, "LK", "RK")
     other = "haben" if finite.lex == "sein" else "sein"

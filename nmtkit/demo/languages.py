@@ -178,7 +178,7 @@ class German(Realiser):
         middle = self.arranged(
             clause,
             subject=subject and self.noun_phrase(clause.subject, "n"),
-            reflexive=clause.verb.reflexive and Leaf(reflexive, "PRP", "sich"),
+            reflexive=clause.verb.de.reflexive and Leaf(reflexive, "PRP", "sich"),
             adverb=clause.adverb and self.word(clause.adverb),
             negation=negated and self.function("not"),
         )

@@ -106,7 +106,7 @@ class Verb(Word):
     """A verb with one frame. `classes`: its subjects' classes, or that, if, to for a clause.
 
     `shifts`: its English particle may follow the object; `stative`: it has no progressive;
-    `position`: it prefers the progressive; `either_auxiliary`: its perfect takes sein or haben.
+    `position`: it prefers the progressive.
     """
 
     def __init__(self, left: str, right: str, frame: str) -> None:
@@ -114,13 +114,10 @@ class Verb(Word):
         super().__init__(left, right, subjects)
         name, *parts = left.split()
         base, self.particle, marks = re.findall(r"(\w+)\.?(\w*)(.*)", name)[0]
-        infinitive, *german = (part for part in right.split() if part[0] != "(")
-        self.en = EnglishVerb(base, parts, "*" in marks)
-        self.de = GermanVerb(infinitive, german, "(sein)" in right)
+        self.en, self.de = EnglishVerb(base, parts, "*" in marks), GermanVerb(right)
         self.lemma = self.de.infinitive
         self.shifts = bool(self.particle) and "!" not in marks
         self.stative, self.position = "+" in marks, "^" in marks
-        self.reflexive, self.either_auxiliary = "(sich)" in right, "(either)" in right
         self.slots = [Slot("", text) for text in slots.split(", ") if text]
 
     @property
@@ -170,14 +167,17 @@ class GermanVerb:
     """The forms of a German verb; `simple`: the infinitive without its separable `prefix`.
 
     Args:
-        infinitive: "prefix|infinitive" for a separable verb.
-        parts: third person singular, preterite and participle of a strong verb, without prefix.
-        sein: True if the perfect takes sein.
+        text: "[prefix|]infinitive", then of a strong verb third person singular, preterite and
+            participle without prefix, and marks: (sich) for a reflexive verb, (sein) if the perfect
+            takes sein, (either) if it takes sein or haben.
     """
 
-    def __init__(self, infinitive: str, parts: Sequence[str] = (), sein: bool = False) -> None:
+    def __init__(self, text: str) -> None:
+        self.sein, self.reflexive = "(sein)" in text, "(sich)" in text
+        self.either_auxiliary = "(either)" in text
+        infinitive, *parts = (word for word in text.split() if word[0] != "(")
         self.prefix, _, self.simple = infinitive.rpartition("|")
-        self.infinitive, self.sein = self.prefix + self.simple, sein
+        self.infinitive = self.prefix + self.simple
         self.zu = (self.prefix + "zu" if self.prefix else "zu ") + self.simple
         weak = inflect(self.simple, "weak_verb")
         ge = "" if NO_GE.search(self.simple) else "ge"

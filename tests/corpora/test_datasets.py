@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from nmtkit.cli import app
 from nmtkit.corpora import published, table
-from nmtkit.corpora.cache import checksum
+from nmtkit.corpora.fetch import checksum
 from nmtkit.errors import ConfigError, DataError, EnvironmentProblem
 from nmtkit.prep import stage
 from nmtkit.prep.options import PrepOptions
@@ -289,7 +289,7 @@ def test_mirrors_of_the_source_come_first():
 
 def test_describe_is_json_and_knows_the_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("NMTKIT_CACHE", str(tmp_path))
-    rows = {row["name"]: row for row in json.loads(json.dumps(table.describe()))}
+    rows = {row["name"]: row for row in json.loads(json.dumps(published.describe()))}
     needed = table.find("multi30k-ende").needed()
     facts = {
         "multi30k-ende": {
@@ -316,7 +316,7 @@ def test_describe_is_json_and_knows_the_cache(tmp_path, monkeypatch):
     for name, resource in needed.items():
         with open(tmp_path / name, "wb") as stream:
             stream.truncate(resource.size)
-    cached = {row["name"]: row["cached"] for row in table.describe()}
+    cached = {row["name"]: row["cached"] for row in published.describe()}
     assert cached["multi30k-ende"] and cached["multi30k-deen"] and not cached["multi30k-enfr"]
 
 
@@ -346,7 +346,7 @@ def test_an_evaluation_set_is_kept_for_the_analyses(lingeval, tmp_path):
     lingeval.unlink()
     assert published.evaluation_set("lingeval97") == folder
     assert published.fetch("lingeval97") == [folder / "lingeval97.json"]
-    assert {row["name"]: row["cached"] for row in table.describe()}["lingeval97"]
+    assert {row["name"]: row["cached"] for row in published.describe()}["lingeval97"]
 
 
 def test_an_evaluation_set_compressed_since_is_kept_uncompressed(lingeval, tmp_path):
@@ -370,7 +370,7 @@ def test_the_list_fits_80_columns_and_leaves_nothing_out():
     text = " ".join(listed.split())
     help_text = CliRunner().invoke(app, ["datasets", "--help"]).stdout
     assert "nmtkit datasets --fetch senteval" in help_text
-    for row in table.describe():
+    for row in published.describe():
         (line,) = [line for line in listed.split("\n") if line.split(" ")[0] == row["name"]]
         number = line.split()[-1]
         assert f"[{number}] {row['citation']} Licence: {row['licence']}" in text

@@ -19,8 +19,7 @@ import time
 import pytest
 
 from nmtkit.corpora import download
-from nmtkit.corpora.cache import checksum, is_cached
-from nmtkit.corpora.fetch import Finder
+from nmtkit.corpora.fetch import Finder, checksum, is_cached
 from nmtkit.corpora.table import Resource
 from nmtkit.errors import DataError, EnvironmentProblem
 from tests.refused import refused

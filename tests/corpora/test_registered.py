@@ -17,8 +17,7 @@ from typer.testing import CliRunner
 from nmtkit.analyze.agreement import find_pairs
 from nmtkit.cli import app
 from nmtkit.corpora import fetch, published, table
-from nmtkit.corpora.cache import checksum
-from nmtkit.corpora.fetch import Finder
+from nmtkit.corpora.fetch import Finder, checksum
 from nmtkit.corpora.table import Resource
 from nmtkit.corpora.unpack import unpack
 from nmtkit.errors import EnvironmentProblem

@@ -209,8 +209,8 @@ def test_words_are_spoken_in_the_order_of_the_tree(drawn):
 
 @pytest.mark.parametrize(("verb", "expected"), checker.GRAMMAR["conjugation"].items())
 def test_conjugation_against_forms_written_by_hand(verb, expected):
-    infinitive, *parts = verb.split()
-    forms = GermanVerb(parts[0] if parts else infinitive, tuple(parts[1:]))
+    infinitive, *text = verb.split()
+    forms = GermanVerb(" ".join(text) or infinitive)
     spoken = [*forms.finite, forms.participle, forms.zu.replace(" ", "|")]
     assert " ".join(spoken) == expected
     assert forms.infinitive == infinitive
