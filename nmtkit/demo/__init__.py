@@ -1,9 +1,9 @@
 """The embedded `demo` data set: a seeded English-German grammar that needs no network.
 
-Tables become a lexicon with all forms (`lexicon`). Noun phrases (`nominals`), clauses (`clauses`)
-and sentences (`sentences`) are drawn as `constituents` and realised as trees in both languages
-(`realise`). Sentences become documents (`corpus`), contrastive pairs (`contrast`) and probing files
-(`probing`).
+Tables become a lexicon with all forms (`lexicon`). Noun phrases (`constituents`), clauses
+(`clauses`) and sentences (`sentences`) are drawn, and realised as trees in both languages
+(`realise`, `languages`). Sentences become documents (`corpus`), contrastive pairs (`contrast`) and
+probing files (`probing`).
 """
 
 from __future__ import annotations

@@ -5,9 +5,8 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from nmtkit.demo.constituents import NP, Clause
+from nmtkit.demo.constituents import NP, Clause, Nominals
 from nmtkit.demo.lexicon import Slot, Verb, entries, fitting
-from nmtkit.demo.nominals import Nominals
 
 SIMPLE = {"past", "pres"}
 
