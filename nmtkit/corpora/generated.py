@@ -28,8 +28,8 @@ def corpus(dataset: Dataset, folder: Path, size: int, seed: int) -> Corpus:
     sets = []
     for name in ("train", "dev", "test"):
         docs = folder / f"{name}.docs"
-        languages = {"src": dataset.src, "ref": dataset.tgt}
-        sides = {side: (folder / f"{name}.{language}",) for side, language in languages.items()}
+        src, tgt = folder / f"{name}.{dataset.src}", folder / f"{name}.{dataset.tgt}"
+        sides = {"src": (src,), "ref": (tgt,)}
         sets.append(SetFiles(name, name, sides, docs=docs if docs.is_file() else None))
     extras = {
         f"eval/{path.name.split('.')[0]}.json": path for path in sorted(folder.glob("*.json"))

@@ -24,7 +24,6 @@ NICHT, KEIN = "polarity_particle_nicht_del", "polarity_particle_kein_del"
 KINDS = ("np_agreement", NICHT, KEIN, "auxiliary", "verb_particle")
 GENDERS = {"m": "masculine", "f": "feminine", "n": "neuter"}
 CASES = {label: case for case, label in GERMAN.labels.items()}
-FINITE_TAGS = {"VBD", "VBP"}
 PREFIXES: dict[str, set[str]] = defaultdict(set)
 """Infinitive without prefix -> the prefixes that it takes, or with which it means much the same."""
 for _infinitive, _prefix, _ in TABLES["like_prefixes"]:
@@ -79,21 +78,21 @@ def word(node: Node, *entries: Any) -> Any:
     return next((leaf for leaf in leaves if leaf.lex in entries), None)
 
 
-def find(node: Node, tags: set[str], *fields: str) -> Any:
-    """Return the first word with one of some tags in the fields of a clause, None for none."""
-    inside = (kid for kid in node.kids if isinstance(kid, Node) and kid.label in fields)
-    return next((leaf for field in inside for leaf in field.kids if leaf.tag in tags), None)
+def find(node: Node, *tags: str) -> Any:
+    """Return the first word with one of some tags in the brackets of a clause, None for none."""
+    brackets = (kid for kid in node.kids if isinstance(kid, Node) and kid.label in {"LK", "RK"})
+    return next((leaf for bracket in brackets for leaf in bracket.kids if leaf.tag in tags), None)
 
 
 def subject_verb(pair: Pair, node: Node) -> Error | None:
-    """Return the finite verb in the wrong number; it is the main verb, without an auxiliary."""
+    """Return the finite verb, which has no auxiliary, in the wrong number."""
     clause = node.info
     if node.label not in {"S", "SSUB"} or clause.subject.noun is None:
         return None
     subject = next(part for part in node.nodes() if part.info is clause.subject)
     noun, verb = clause.subject.noun, clause.verb
     head = word(subject, noun)
-    finite = find(node, FINITE_TAGS, "LK", "RK")
+    finite = find(node, "VBD", "VBP")
     form = verb.de.finite[3 * clause.past + 3 - clause.subject.agreement]
     if node.label == "SSUB":
         form = verb.de.prefix + form
@@ -101,7 +100,7 @@ def subject_verb(pair: Pair, node: Node) -> Error | None:
 
 
 def polarity(pair: Pair, node: Node) -> Error | None:
-    """Return nicht deleted, or kein turned into ein."""
+    """Return the sentence without nicht, or with ein for kein."""
     nicht, kein = word(node, "not"), word(node, "no", "any")
     if nicht:
         return error(NICHT, pair, nicht, "", None)
@@ -112,13 +111,13 @@ def polarity(pair: Pair, node: Node) -> Error | None:
 
 def auxiliary(pair: Pair, node: Node) -> Error | None:
     """Return the perfect with haben for sein, or the other way round."""
-    participle = find(node, {"VBN"}, "RK")
-    # "ist versucht, ..." is German, though it means another thing
+    participle = find(node, "VBN")
+    # "ist versucht, ..." is right, though its meaning differs
     if participle is None or participle.lex in fitting("verbs", "that if to"):
         return None
     if participle.lex.de.either_auxiliary:
         return None
-    finite = find(node, FINITE_TAGS, "LK", "RK")
+    finite = find(node, "VBD", "VBP")
     other = "haben" if finite.lex == "sein" else "sein"
     form = FINITE[other][FINITE[finite.lex].index(finite.form)]
     return error("auxiliary", pair, finite, form, participle, participle.lex.lemma)
@@ -128,14 +127,15 @@ class Contrast(Writer):
     """Draws contrastive pairs and holds their sentences, so that train avoids them."""
 
     def noun_phrase(self, pair: Pair, node: Node) -> Error | None:
-        """Return a singular definite article of another gender, or of the wrong case if that of
-        another gender would make a right plural ("der Soldaten").
+        """Return a singular definite article of another gender.
+
+        The article is of another case if another gender would give a right plural ("der Soldaten").
         """
         np, article = node.info, word(node, "the")
         if node.label not in CASES or article is None or np.plural:
             return None
         singular, plural = np.noun.de["n"]
-        if singular in {plural, "Junge"}:  # "der Jungen" is German of a young woman
+        if singular in {plural, "Junge"}:  # "der Jungen" is right for a young woman
             return None
         case = CASES[node.label]
         *articles, of_plural = ENDINGS[f"def-{case}"]
@@ -146,12 +146,12 @@ class Contrast(Writer):
 
     def particle(self, pair: Pair, node: Node) -> Error | None:
         """Return a separable prefix that the verb never takes in this sense."""
-        prefix = find(node, {"RP"}, "RK")
+        prefix = find(node, "RP")
         if prefix is None:
             return None
         verb = prefix.lex
         never = set().union(*PREFIXES.values()) - PREFIXES[verb.de.simple] - {""}
-        finite = find(node, FINITE_TAGS, "LK")
+        finite = find(node, "VBD", "VBP")
         wrong = self.pick(sorted(never))
         return error("verb_particle", pair, prefix, wrong, finite, verb.lemma)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from functools import cache
 from importlib.resources import files
@@ -17,8 +18,8 @@ from typing import Any
 
 def weighted(text: str) -> list[str]:
     """Return the words of "the 9, a 6", each as often as its number says."""
-    options = (re.fullmatch(r"(.*?)(?: (\d+))?", option) for option in text.split(", "))
-    return [option[1] for option in options if option for _ in range(int(option[2] or 1))]
+    options = re.findall(r"(\S.*?)(?: (\d+))?(?:, |$)", text)
+    return [option for option, number in options for _ in range(int(number or 1))]
 
 
 # table -> lines: what is left of the equals sign, right of it, and after the colon
@@ -240,7 +241,7 @@ def separable_expressions() -> list[tuple[str, list[str], str]]:
     Returns: English phrase ("looked up", "looked ...10 up" round an object), all German phrases
         that the grammar may put for it, and the verb's name ("look up = nachschlagen").
     """
-    expressions: dict[str, tuple[dict[str, None], str]] = {}
+    expressions: dict[tuple[str, str], dict[str, None]] = defaultdict(dict)
     for verb in entries("verbs"):
         if not verb.de.prefix:
             continue
@@ -248,7 +249,6 @@ def separable_expressions() -> list[tuple[str, list[str], str]]:
         around = verb.shifts and any(slot.role == "acc" for slot in verb.slots)
         for form, german in separable_forms(verb):
             for gap in ("", " ...10") if around else ("",):
-                phrase, name = form + gap + rest, f"{verb.english_name} = {verb.lemma}"
-                accepted, _ = expressions.setdefault(phrase, ({}, name))
-                accepted.update(dict.fromkeys(german))
-    return [(phrase, [*german], name) for phrase, (german, name) in expressions.items()]
+                name = f"{verb.english_name} = {verb.lemma}"
+                expressions[form + gap + rest, name] |= dict.fromkeys(german)
+    return [(phrase, [*german], name) for (phrase, name), german in expressions.items()]
