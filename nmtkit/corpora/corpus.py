@@ -189,12 +189,10 @@ def own_tests(
 
 def _stem(paths: Sequence[Path], languages: list[str]) -> str:
     """Return the name that source and reference share, without the language; else "test"."""
-    pair = languages if len(paths) > 1 else ["-".join(languages)] * 2  # test.de-en.tsv
-    src, tgt = (
-        _plain(path).removesuffix(f".{language}")
-        for path, language in zip((paths[0], paths[len(paths) > 1]), pair, strict=True)
-    )
-    name = src if src == tgt else "test"
+    suffixes = languages if len(paths) > 1 else ["-".join(languages)]  # test.de-en.tsv
+    pairs = zip(paths, suffixes, strict=False)
+    stems = {_plain(path).removesuffix(f".{suffix}") for path, suffix in pairs}
+    name = stems.pop() if len(stems) == 1 else "test"
     return re.sub(r"[^\w.-]+", "_", name).lstrip(".-").rstrip(".") or "test"
 
 

@@ -135,14 +135,14 @@ def write_set(
     if first is None:
         raise DataError(f"the {name} set has no line", hint=ANOTHER_SET)
     folder.mkdir(parents=True, exist_ok=True)
-    sides = {side: (folder / f"{name}.{side}",) for side in side_names(len(first[0]) - parses)}
-    trees = folder / f"{name}.parses" if parses else None
-    paths = [*itertools.chain(*sides.values()), *filter(None, [trees])]
-    starts = _write_rows(itertools.chain([first], rows), paths, name)
+    suffixes = side_names(len(first[0]) - parses) + ["parses"] * parses
+    paths = {suffix: folder / f"{name}.{suffix}" for suffix in suffixes}
+    starts = _write_rows(itertools.chain([first], rows), [*paths.values()], name)
+    trees = paths.pop("parses", None)
     docs = folder / f"{name}.docs" if documents else None
     if docs is not None:
         files.write_lines(docs, starts)
-    return SetFiles(name, split, sides, docs, trees)
+    return SetFiles(name, split, {side: (path,) for side, path in paths.items()}, docs, trees)
 
 
 def _write_rows(rows: Iterable[Row], paths: list[Path], name: str) -> list[str]:
@@ -176,13 +176,12 @@ def split_columns(text: SetFiles, folder: Path) -> SetFiles:
     Returns: the set that was written, with the documents and parses of `text`.
     Raises: DataError if a line has no tab or a wrong number of columns.
     """
-    rows = ((cells, False) for cells in _tsv_rows(text))
-    written = write_set(rows, folder, text.name, text.split, documents=False)
+    written = write_set(_tsv_rows(text), folder, text.name, text.split, documents=False)
     return replace(text, sides=written.sides, columns=False)
 
 
-def _tsv_rows(text: SetFiles) -> Iterator[tuple[bytes, ...]]:
-    """Yield the cells of each line. Only a test set may have more than two columns.
+def _tsv_rows(text: SetFiles) -> Iterator[Row]:
+    """Yield the cells of each line as a row. Only a test set may have more than two columns.
 
     A blank line that separates documents becomes blank on every side.
     """
@@ -203,7 +202,7 @@ def _tsv_rows(text: SetFiles) -> Iterator[tuple[bytes, ...]]:
             elif len(cells) > columns:
                 hint += f": `cut -f1-{columns}` keeps these columns"
             raise DataError(f"a TSV line {problem}", f"{path}, line {number:,}", hint)
-        yield cells
+        yield cells, False
 
 
 def first_odd_pair(src: Sequence[Path], tgt: Sequence[Path]) -> str | None:

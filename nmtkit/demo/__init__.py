@@ -40,8 +40,8 @@ def generate(
         write_split(out_dir, name, documents)
         held.update(*(pair.sides for pair in chain.from_iterable(documents)))
     contrast = Contrast(seed, 4, held)
-    agreement, pronouns = contrast.agreement(size), contrast.pronouns(size)
+    pairs = {"agreement": contrast.agreement(size), "pronouns": contrast.pronouns(size)}
     lemmas = write_split(out_dir, "train", Writer(seed, 3, held).documents(size))
-    write_json(out_dir / "agreement.en-de.json", complete(agreement, lemmas))
-    write_json(out_dir / "pronouns.en-de.json", complete(pronouns, lemmas))
+    for name, records in pairs.items():
+        write_json(out_dir / f"{name}.en-de.json", complete(records, lemmas))
     write_probing(out_dir / "probing", seed, size)

@@ -19,6 +19,7 @@ DESCRIBABLE = [
     if len(fitting("adjectives", noun.classes)) > 2 and "mass" not in noun.classes
 ]
 PERSONAL = fitting("adjectives", "personal")
+FREQUENT = fitting("adverbs", "frequent")
 
 
 @cache
@@ -153,7 +154,7 @@ class Clauses(Nominals):
         if clause.modal:
             return
         if clause.tense == "pres":
-            lasting = verb.stative or clause.adverb in fitting("adverbs", "frequent")
+            lasting = verb.stative or clause.adverb in FREQUENT
             progressive = verb.position or verb.en.past_is_base
             if progressive or (not lasting and self.chance(0.4)):
                 clause.tense = "prog"
@@ -163,7 +164,7 @@ class Clauses(Nominals):
     def adverb_for(self, clause: Clause) -> Any:
         """Return an adverb of frequency or manner, if one reads well."""
         if clause.tense in SIMPLE and self.chance(0.5):
-            return self.pick(fitting("adverbs", "frequent"))
+            return self.pick(FREQUENT)
         manners = fitting("adverbs", clause.tense)
         if clause.tense == "perf":
             return manners[0]
@@ -248,7 +249,7 @@ class Clauses(Nominals):
             clause.degree = self.pick(entries("degrees"))
         often = clause.verb.en.base == "be" and not clause.negated and tense in SIMPLE
         if often and self.chance(0.1):
-            clause.adverb = self.pick(fitting("adverbs", "frequent"))
+            clause.adverb = self.pick(FREQUENT)
         return clause
 
     def any_clause(self, tense: str, level: int = 0, subject: NP | None = None) -> Clause:

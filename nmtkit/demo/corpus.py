@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
+from nmtkit.demo.clauses import FREQUENT
 from nmtkit.demo.constituents import NP, Clause
 from nmtkit.demo.languages import ENGLISH, GERMAN
 from nmtkit.demo.lexicon import Word, entries, fitting
@@ -166,7 +167,7 @@ class Writer(Sentences):
             )
         frequent = verb.english_name != "belong to" and not clause.negated and self.chance(0.3)
         if frequent and clause.tense == self.base:
-            clause.adverb = self.pick(fitting("adverbs", "frequent"))
+            clause.adverb = self.pick(FREQUENT)
         self.settle_tense(clause)
         return clause
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nmtkit.demo.clauses import AGENTIVE, DESCRIBABLE, Clauses
+from nmtkit.demo.clauses import AGENTIVE, DESCRIBABLE, FREQUENT, Clauses
 from nmtkit.demo.constituents import NP, Clause
 from nmtkit.demo.lexicon import Noun, entries, fitting
 
@@ -54,7 +54,7 @@ class Sentences(Clauses):
             return self.any_clause(tense, level=1)
         # "before she did not sleep" is grammatical but makes no sense
         inner = self.clause("plup" if conjunction == "after" else tense, level=1, plain=True)
-        if inner.adverb in fitting("adverbs", "frequent"):
+        if inner.adverb in FREQUENT:
             inner.adverb = None
         if inner.tense == "prog" and conjunction != "while" and not inner.verb.en.past_is_base:
             inner.tense, inner.time = "pres", None  # "before she eats", not "before she is eating"
