@@ -51,14 +51,14 @@ def checksum(path: Path, algorithm: str = "sha256", decompress: bool = False) ->
     Args:
         path: the file.
         algorithm: sha256, md5 or git.
-        decompress: read the uncompressed content.
+        decompress: True for the checksum of the uncompressed content.
     Returns: "ALGORITHM:HEXADECIMAL".
     """
     opener = open_binary if decompress else functools.partial(open, mode="rb")
     new = functools.partial(hashlib.new, algorithm, usedforsecurity=False)
     if algorithm == "git":
         with opener(path) as stream:
-            size = sum(map(len, stream))
+            size = sum(map(len, iter(functools.partial(stream.read, 1 << 20), b"")))
         new = functools.partial(hashlib.sha1, b"blob %d\0" % size, usedforsecurity=False)
     with opener(path) as stream:
         digest = hashlib.file_digest(stream, new)  # type: ignore[arg-type]
@@ -68,7 +68,7 @@ def checksum(path: Path, algorithm: str = "sha256", decompress: bool = False) ->
 def recorded(name: str) -> str | None:
     """Return the checksum recorded for a file; None if no checksum is recorded."""
     with contextlib.suppress(OSError):
-        match = re.match(r"[0-9a-f]{64}\b", _record(name).read_text("utf-8"))
+        match = re.match(r"[0-9a-f]{64}\b", cached(f"{name}.sha256").read_text("utf-8"))
         return f"sha256:{match[0]}" if match else None
     return None
 
@@ -77,14 +77,10 @@ def record(name: str, sha256: str) -> None:
     """Record the checksum of a file without a published checksum, as `sha256sum` writes it.
 
     Args:
-        name: of the published file.
+        name: the name of the published file.
         sha256: "sha256:…".
     """
-    write_text(_record(name), f"{sha256.removeprefix('sha256:')}  {cached(name).name}\n")
-
-
-def _record(name: str) -> Path:
-    return cached(f"{name}.sha256")
+    write_text(cached(f"{name}.sha256"), f"{sha256.removeprefix('sha256:')}  {cached(name).name}\n")
 
 
 @dataclass(frozen=True)
@@ -190,8 +186,6 @@ class Finder:
 
         With True if the user has compressed the file: then its content is verified.
         """
-        if self.from_dir is None:
-            return
         for suffix in ("", *COMPRESSED):
             paths = self._files[PurePosixPath(name).name + suffix]
             for path in sorted(paths, key=lambda p: (-_agreement(p, name), len(p.parts), p)):

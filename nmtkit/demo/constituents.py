@@ -24,7 +24,7 @@ class NP:
 
     `preposition`: English preposition, German preposition ("" for none) and the case after them;
     `gender`: the gender of the noun that the pronoun "it" stands for; `wanted`: the noun classes
-    that fit the place of the noun phrase in the clause.
+    that fit here.
     """
 
     noun: Any = None
@@ -72,7 +72,7 @@ class NP:
 
     @property
     def heavy(self) -> bool:
-        """True if a word after it could be read as part of its relative clause."""
+        """True if it has a relative clause, which a word after it could seem to belong to."""
         return any(isinstance(part, Clause) for part in self.modifiers)
 
     @property
@@ -224,7 +224,7 @@ class Nominals(Draw):
         np.det = determiner
 
     def describe(self, np: NP, probability: float = 0.5) -> None:
-        """Give a noun phrase an adjective, rarely two."""
+        """Give a noun phrase an adjective with some probability, rarely two."""
         options = fitting("adjectives", np.classes)
         if self.chance(probability):
             np.adjectives = [self.pick(options)]

@@ -17,7 +17,7 @@ from typing import Any
 
 
 def weighted(text: str) -> list[str]:
-    """Return the words of "the 9, a 6", each as often as its number says."""
+    """Return the words of "the 9, a 6", each repeated as often as its number says."""
     options = re.findall(r"(\S.*?)(?: (\d+))?(?:, |$)", text)
     return [option for option, number in options for _ in range(int(number or 1))]
 
@@ -35,7 +35,7 @@ NO_GE = re.compile(r"^(be|er|ver|zer|ent|emp|ge|miss|wider|unter)|ieren$")
 
 
 def inflect(word: str, rules: str) -> str:
-    """Return a word with the ending that a table of rules gives it."""
+    """Return a word with the ending that the first fitting rule of a table gives it."""
     for end, ending, _ in TABLES[rules]:
         inflected, count = re.subn(end, ending.strip("-"), word, count=1, flags=re.IGNORECASE)
         if count:
@@ -44,10 +44,10 @@ def inflect(word: str, rules: str) -> str:
 
 
 class Word:
-    """An entry in both languages, read from a line; uninflected, if it is of this class itself.
+    """An entry of a table, in both languages. Entries of this class itself have no other forms.
 
-    `lemma`: the German dictionary form; `classes`: what it goes with, or what goes with it;
-    `index`: its line in the table.
+    `lemma`: the German dictionary form; `classes`: the classes of words that go with it; `index`:
+    its line in the table.
     """
 
     index: int
@@ -61,7 +61,7 @@ class Noun(Word):
     """A noun with its numbers and German cases.
 
     `en`: (singular, plural); `de`: case -> (singular, plural); `place`: the English and the German
-    preposition of being there.
+    preposition for being at this place.
     """
 
     def __init__(self, *line: str) -> None:
@@ -77,7 +77,7 @@ class Noun(Word):
 
 
 class Adjective(Word):
-    """An adjective: comparatives ("" if none), German `stem`, `rank` in a row of adjectives."""
+    """An adjective: comparatives ("" for none), German `stem`, `rank` in a row of adjectives."""
 
     def __init__(self, *line: str) -> None:
         super().__init__(*line)
@@ -87,10 +87,10 @@ class Adjective(Word):
 
 
 class Slot:
-    """What a verb takes, or a noun of some `classes`: `role` and the classes of its `nouns`.
+    """A complement of a verb, or a modifier of nouns with some `classes`.
 
-    Roles: acc dat to pp loc dir on city, place gen. A preposition comes in both languages with its
-    `case`.
+    `role`: acc dat to pp loc dir on city, place gen; `nouns`: the classes of nouns that fill it;
+    `en`, `de`, `case`: its preposition in both languages ("" for none), and the German case.
     """
 
     def __init__(self, owner: str, slot: str, _: str = "") -> None:
@@ -132,7 +132,8 @@ def noun_forms(singular: str, gender: str, plural: str, genitive: str = "") -> d
     """Return case -> (singular, plural) of a German noun.
 
     Args:
-        singular: "Junge~n" for a weak noun. genitive: of the singular, where the rule is wrong.
+        singular: "Junge~n" for a weak noun.
+        genitive: the genitive singular, if the rule would be wrong.
     """
     nominative, _, weak = singular.partition("~")
     oblique = nominative + weak
@@ -152,7 +153,8 @@ class EnglishVerb:
     `past_is_base`: "they read" may be present or past.
 
     Args:
-        parts: past and participle, if irregular. doubles: True if the last consonant doubles.
+        parts: past and participle of an irregular verb.
+        doubles: True if the last consonant doubles.
     """
 
     def __init__(self, base: str, parts: Sequence[str] = (), doubles: bool = False) -> None:

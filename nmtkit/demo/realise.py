@@ -63,7 +63,7 @@ class Node:
                 kid.collect(words)
 
     def depth(self) -> int:
-        """Return the constituents on the longest way to a word; its part of speech is one."""
+        """Return the number of constituents on the longest path to a word, with its tag."""
         return 1 + max(kid.depth() if isinstance(kid, Node) else 1 for kid in self.kids)
 
 
@@ -87,7 +87,7 @@ def text(words: list[Leaf]) -> str:
 
 
 def some(*parts: Any) -> list[Any]:
-    """Return those of some parts that are not empty."""
+    """Return the parts that are not empty."""
     return list(filter(None, parts))
 
 
@@ -124,7 +124,7 @@ class Realiser:
         return Leaf(forms[self.side], forms[2], key)
 
     def noun_phrase(self, np: NP, case: str, label: str = "") -> Node:
-        """Return a noun phrase in a case (n a d g), labelled with the case unless told how."""
+        """Return a noun phrase in a case (n a d g); `label`: instead of the label of the case."""
         phrase = Node(label or self.labels.get(case, "NP"), self.words(np, case), np)
         for modifier in np.modifiers:
             relative = isinstance(modifier, Clause)
@@ -133,7 +133,7 @@ class Realiser:
         return phrase
 
     def words(self, np: NP, case: str) -> list[Any]:
-        """Return a noun phrase's parts without what follows its noun."""
+        """Return the parts of a noun phrase up to its noun."""
         if np.parts:
             first, second = (self.noun_phrase(part, case, "NP") for part in np.parts)
             return [first, self.function("and"), second]
@@ -174,7 +174,7 @@ class Realiser:
         """Return objects, adverbials and predicate adjective in the order of this language.
 
         Args:
-            parts: what only this language has there, by its name in `order`.
+            parts: parts that only this language has there, by their names in `order`.
         """
         objects: dict[str, list[Any]] = defaultdict(list)
         for slot, np in clause.filled:
@@ -189,7 +189,7 @@ class Realiser:
         return some(*chain.from_iterable(groups))
 
     def verbs(self, clause: Clause) -> list[Leaf]:
-        """Return the finite verb and the other one, if there is one."""
+        """Return the finite verb, and the infinitive or participle after an auxiliary."""
         verb, past = clause.verb, clause.past
         forms = verb.de if self.side else verb.en
         cell = 3 * past + clause.subject.agreement
