@@ -103,10 +103,10 @@ class Clauses(Nominals):
             # The relative pronoun stands for the gap, so an empty noun phrase fills it.
             known = NP() if slot is clause.gap else it if slot.role == "acc" else None
             clause.filled.append((slot, known or self.filler(slot, clause, level)))
-        known = clause.object
-        if clause.verb.shifts and known:
-            short = not known.modifiers
-            clause.shifted = bool(known.pronoun) or (short and self.chance(0.5))
+        direct = clause.object
+        if clause.verb.shifts and direct:
+            short = not direct.modifiers
+            clause.shifted = bool(direct.pronoun) or (short and self.chance(0.5))
 
     def onto(self, owner: str) -> NP:
         """Return a surface that something is put on or into."""

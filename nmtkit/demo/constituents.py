@@ -88,7 +88,7 @@ class NP:
     @property
     def quantified(self) -> bool:
         """True if negating its clause would be ambiguous ("all dogs do not sleep")."""
-        return self.noun is not None and self.det in QUANTIFIED
+        return self.det in QUANTIFIED
 
 
 @dataclass(eq=False, slots=True)

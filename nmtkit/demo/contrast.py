@@ -39,7 +39,7 @@ Rule = Callable[[Pair, Any], Error | None]
 
 
 def record(pair: Pair, errors: list[Error], **context: str) -> Record:
-    """Return the record of a pair; it gets its number, and frequencies for lemmas, at the end."""
+    """Return the record of a pair; `complete` adds its number and the frequencies of lemmas."""
     right = {"source": pair.source, "reference": pair.target, "origin": ""}
     return right | context | {"errors": errors}
 
@@ -58,18 +58,18 @@ def error(kind: str, pair: Pair, wrong: Leaf, form: str, other: Leaf | None, *le
     """Return the error of one wrong word.
 
     Args:
-        form: what stands for the word, "" if it is left out.
-        other: what it depends on, None where Lingeval97 gives no distance.
-        lemmas: whose training frequency is reported.
+        form: the wrong form, "" to leave the word out.
+        other: the word that `wrong` depends on; None if Lingeval97 gives no distance.
+        lemmas: the lemmas whose training frequency is reported.
     """
     words = [replace(leaf, form=form) if leaf is wrong else leaf for leaf in pair.words]
     contrastive = text([leaf for leaf in words if leaf.form])
-    record: Error = {"type": kind, "contrastive": contrastive}
+    translation: Error = {"type": kind, "contrastive": contrastive}
     if other:
         first, last = sorted(map(pair.words.index, (wrong, other)))
         spoken = [leaf.form for leaf in pair.words[first:last] if leaf.form not in CLOSING]
-        record |= {"distance": len(" ".join(spoken).split()), "frequency": lemmas}
-    return record
+        translation |= {"distance": len(" ".join(spoken).split()), "frequency": lemmas}
+    return translation
 
 
 def word(node: Node, *entries: Any) -> Any:
@@ -171,11 +171,12 @@ class Contrast(Writer):
     def collect(
         self, wanted: dict[Any, int], goals: Sequence[Any], draw: Draw, *rules: Rule
     ) -> Iterator[Record]:
-        """Yield pairs with errors until no goal is left, or 400 draws for one were not enough.
+        """Yield pairs with errors until no goal is missing, or after 400 draws per missing error.
 
         Args:
-            wanted: error type or distance -> number that is still missing.
-            goals: those of `wanted` that end the search; of a single one, a pair has one error.
+            wanted: error type or distance -> number of errors that are still missing.
+            goals: the keys of `wanted` that end the search. With a single goal, a pair has one
+                error.
         """
         for _ in range(400 * max(wanted.values())):
             if not any(wanted[goal] for goal in goals):

@@ -16,7 +16,7 @@ from nmtkit.demo.constituents import NP, Clause
 from nmtkit.demo.lexicon import FINITE, TABLES
 from nmtkit.demo.realise import DETERMINERS, Leaf, Node, Realiser, comma, keyed, some
 
-VOWEL = re.compile("(?!uni|use|one|eu)([aeiou]|hon|hour)")  # words that take "an"
+VOWEL = re.compile("(?!uni)[aeiou]")  # words of the lexicon that take "an"
 CONTRACTIONS = {apart: joined for apart, joined, _ in TABLES["contractions"]}
 REFLEXIVES = {"I": "mich", "we": "uns"}
 # "paradigm-case" -> masculine, feminine, neuter, plural

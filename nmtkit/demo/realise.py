@@ -100,7 +100,8 @@ class Realiser:
     """What both languages do alike.
 
     A language has a `side`, its place in pairs of English and German; the `order` of a clause's
-    parts; the `labels` of noun phrases by case; and the methods that are declared here.
+    parts (objects are named by their case: `a`, or `pronoun-a` for pronouns); the `labels` of noun
+    phrases by case; and the methods that are declared here.
     """
 
     side: int
