@@ -129,7 +129,7 @@ class Realiser:
         phrase = Node(label or self.labels.get(case, "NP"), self.words(np, case), np)
         for modifier in np.modifiers:
             relative = isinstance(modifier, Clause)
-            part = self.relative(modifier, np) if relative else self.phrase(modifier, "g")
+            part = self.relative(modifier, np) if relative else self.phrase(modifier)
             phrase = self.attached(phrase, part)
         return phrase
 
