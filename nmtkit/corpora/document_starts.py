@@ -143,12 +143,11 @@ def separate(text: SetFiles, languages: tuple[str, str], folder: Path) -> SetFil
     """
     sides = _sides(text, languages)
     count = len(sides.streams)
-    parses = text.parses is not None
-    if text.parses is not None:
+    if text.parses:
         sides.add(text.parses.name, readers.text(text.parses))
     separator = SEPARATORS.get(text.between)
     rows = sides.rows() if separator is None else sides.separated(separator, count)
-    written = write_set(rows, folder, text.name, text.split, parses=parses)
+    written = write_set(rows, folder, text.name, text.split, parses=bool(text.parses))
     return replace(written, first=text.first)
 
 
