@@ -4,14 +4,14 @@ unigram language model.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Mapping
 from random import Random
 
 Draw = Callable[[str, Random], list[str]]
-"""Draws one segmentation of a word; empty if there is none."""
+"""Draws one segmentation of a word; an empty list if the word has none."""
 _Starts = list[list[tuple[int, float]]]
-_NONE = math.inf
 
 
 def merge_with_dropout(
@@ -20,11 +20,11 @@ def merge_with_dropout(
     dropout: float,
     random: Callable[[], float],
 ) -> list[str]:
-    """Merge pairs, the lowest rank first, while each possible merge is left out at random.
+    """Merge pairs, the lowest rank first, and leave out merges at random.
 
-    In each step every possible merge is left out with probability `dropout`, one draw for each from
-    left to right. The best of the others is made, in all its places that are not left out. The word
-    is done when none is left.
+    In each step each possible merge is left out with probability `dropout`; there is one draw for
+    each merge from left to right. The best of the other merges is made in all places where it is
+    not left out. The word is done when no merge is left.
 
     Args:
         symbols: characters of a word.
@@ -33,37 +33,25 @@ def merge_with_dropout(
         random: draws from [0, 1).
     Source: Provilkov et al. 2020, Algorithm 1, as subword-nmt has it.
     """
-
-    def rank_of(place: int) -> float:
-        value = rank((symbols[place], symbols[place + 1]))
-        return _NONE if value is None else value
-
-    ranks = [rank_of(place) for place in range(len(symbols) - 1)]
     while True:
-        best, places = _NONE, list[int]()
-        for place, value in enumerate(ranks):
-            if value != _NONE and random() >= dropout:
-                if value < best:
-                    best, places = value, [place]
-                elif value == best:
-                    places.append(place)
-        if not places:
+        possible = [
+            (value, place)
+            for place, pair in enumerate(itertools.pairwise(symbols))
+            if (value := rank(pair)) is not None and random() >= dropout
+        ]
+        if not possible:
             return symbols
-        end = -1
-        merged: list[int] = []  # places of merged symbols, moved left by the merges before
-        for place in places:
-            if place >= end:  # in aaa only the first aa is merged
-                merged.append(place - len(merged))
-                end = place + 2
-        for place in merged:
+        best = min(possible)[0]
+        places: list[int] = []
+        for value, place in possible:
+            if value == best and place - 1 not in places[-1:]:  # in aaa only the first aa is merged
+                places.append(place)
+        for place in reversed(places):
             symbols[place : place + 2] = [symbols[place] + symbols[place + 1]]
-            ranks[place : place + 1] = []
-        for place in {p for m in merged for p in (m - 1, m) if 0 <= p < len(ranks)}:
-            ranks[place] = rank_of(place)
 
 
 def unigram_draw(scores: Mapping[str, float], alpha: float) -> Draw:
-    """Return what draws a segmentation of a text with probability ∝ exp(α · sum of its scores).
+    """Return a function that draws a segmentation with probability ∝ exp(α · sum of its scores).
 
     Args:
         scores: log-probability of each piece that may be used.
@@ -94,8 +82,8 @@ def unigram_draw(scores: Mapping[str, float], alpha: float) -> Draw:
 
 
 def _lattice(text: str, weights: Mapping[str, float], longest: int) -> _Starts:
-    """Return for each end of a piece its possible starts, each with the sum of the probabilities up
-    to it (not normalised); none for an end that no segmentation of the text so far has.
+    """Return for each end of a piece its possible starts, each with the cumulative probability (not
+    normalised) of this start and those before it. An end that no segmentation reaches has none.
     """
     forward = [0.0]  # log of the sum over all segmentations up to here
     result: _Starts = [[]]
@@ -103,13 +91,13 @@ def _lattice(text: str, weights: Mapping[str, float], longest: int) -> _Starts:
         logs = [
             (start, forward[start] + weights[piece])
             for start in range(max(0, end - longest), end)
-            if (piece := text[start:end]) in weights and forward[start] != -_NONE
+            if (piece := text[start:end]) in weights and forward[start] != -math.inf
         ]
-        top = max((value for _, value in logs), default=-_NONE)
+        top = max((value for _, value in logs), default=-math.inf)
         total, options = 0.0, []
         for start, value in logs:
             total += math.exp(value - top)
             options.append((start, total))
-        forward.append(top + math.log(total) if total else -_NONE)
+        forward.append(top + math.log(total) if total else -math.inf)
         result.append(options)
     return result
