@@ -14,7 +14,7 @@ from nmtkit.files import TSV, uncompressed
 from nmtkit.names import HINT, is_new_name
 from nmtkit.settings import PrepSettings
 from nmtkit.text import chinese
-from nmtkit.text.languages import language_code, languages
+from nmtkit.text.moses import language_code, languages
 from nmtkit.text.scripts import scripts
 from nmtkit.text.tokenizer import SIDES, tokenizer_name
 

@@ -1,6 +1,5 @@
-"""Check a corpus before any work is done on it.
-
-Every file is there and readable, UTF-8, not empty, and the sides of a set have as many lines.
+"""Check a corpus before any work is done on it. Every file must be readable, UTF-8 and not empty.
+The sides of a set must have the same number of lines.
 """
 
 from __future__ import annotations
@@ -33,23 +32,23 @@ from nmtkit.text.tokenizer import (
 
 NOTHING = "nothing was written"
 SAMPLE = 2000
-"""Lines of a file that show whether it is tokenized."""
+"""Lines of a file that are looked at."""
 FEW_LINES, NEARLY_ALL = 20, 0.9
-"""A script is wrong if so many lines, and this share of them, have no letter of the language's."""
+"""A script is wrong if this share of at least this many lines has no letter of the language."""
 JOIN = {
     "@@": "join them (sed 's/@@ //g'; --codes FILE splits words in the same way)",
     SPACE: "join them (spm_decode; --spm MODEL splits words in the same way)",
 }
-"""How to join text that is split already, by the mark of its subwords."""
+"""How to join text that is split into subwords, by the mark of the subwords."""
 TAGS = re.compile(rb"\s*<[A-Za-z/?!].*>\s*")
 """A line of markup begins and ends with a tag. A line `<de> text` only begins with a tag."""
 FORMATS = re.compile(rb"\s*</?(doc|seg|tuv?|tmx|xliff|trans-unit|unit|\?xml|!DOCTYPE)\b", re.I)
-"""A tag of a format of corpora."""
+"""A tag of a markup format of corpora."""
 
 
 @dataclass
 class Inputs:
-    """The files of a corpus, each read and checked once.
+    """The facts of a corpus's files. Each file is read and checked once.
 
     Args:
         strict: True if bytes that are not UTF-8 are an error.
@@ -63,24 +62,22 @@ class Inputs:
     facts: dict[Path, TextFile] = field(default_factory=dict)
 
     def lines(self, paths: Sequence[Path]) -> int:
-        """Return the lines of several files together."""
+        """Return the number of lines of several files together."""
         return sum(self.facts[path].lines for path in paths)
 
     def as_json(self) -> dict[str, files.JsonObject]:
-        """Return the facts for the manifest, by path, or by name for a temporary file."""
+        """Return the facts for the manifest by path; a temporary file has a relative path."""
+        prefix = f"{self.temporary}/"
         return {
-            path.relative_to(self.temporary).as_posix()
-            if path.is_relative_to(self.temporary)
-            else str(path): facts.as_json()
-            for path, facts in self.facts.items()
+            str(path).removeprefix(prefix): facts.as_json() for path, facts in self.facts.items()
         }
 
     def check(self, sets: Sequence[SetFiles]) -> None:
-        """Check every file of some sets, and that their sides match.
+        """Check every file of some sets, and compare the line counts of their sides.
 
         Raises: DataError for a file that is missing, a directory, damaged, empty or not UTF-8; for
-            line counts that differ (with the first suspicious line), and for a side of a dev or
-            test set without any text.
+            line counts that differ (with the first suspicious line); for a side of a dev or test
+            set without any text.
         """
         for text in sets:
             for path in (*text.files(), text.docs, text.parses):
@@ -89,7 +86,8 @@ class Inputs:
         for text in sets:
             if text.between != "markup":  # its lines are no sentences
                 self._check_lines(text)
-            # Cleaning counts the blank lines of training text, `separate` those between documents.
+            # Blank lines of training text are counted by cleaning, those between documents by
+            # `separate`.
             if text.split != "train" and not text.between:
                 for side in text.sides:
                     _check_some_text(text, side)
@@ -107,7 +105,7 @@ class Inputs:
                 raise DataError(f"{path.name} changed while prep read it", path, RUN_AGAIN)
 
     def warn_of_copies(self, sets: Sequence[SetFiles]) -> None:
-        """Warn of sets with the same text; their files have been checked."""
+        """Warn of sets with the same text, after their files have been checked."""
         names: dict[tuple[str, ...], str] = {}
         for text in sets:
             first = names.setdefault(tuple(self.facts[p].sha256 for p in text.files()), text.name)
@@ -120,13 +118,13 @@ class Inputs:
     def _check_lines(self, text: SetFiles) -> None:
         src, *targets = text.sides.values()
         for side in targets:
-            # file by file, if the sides have as many files
+            # file by file, if both sides have the same number of files
             pairs: Iterable[tuple[Sequence[Path], Sequence[Path]]] = [(src, side)]
             if len(src) == len(side):
                 pairs = (([a], [b]) for a, b in zip(src, side, strict=True))
             for ours, theirs in pairs:
                 self._check_pair(text.name, ours, theirs)
-        # Parses may be of the lines that are taken later.
+        # With --size the parses may have a line for only the pairs taken: that is checked later.
         later = text.first is not None and not text.between
         if text.parses is not None and not later:
             count, total = self.lines([text.parses]), self.lines(src)
@@ -153,13 +151,13 @@ class Inputs:
 
 
 def inspect(path: Path, strict: bool) -> TextFile:
-    """Read a text file once: its checksum, its lines, and whether it is UTF-8.
+    """Read a text file, and return its facts.
 
     Args:
         path: the file, compressed or not.
         strict: True if bytes that are not UTF-8 are an error.
-    Raises: DataError if it is missing, a directory, damaged, empty, (strict) not UTF-8 (with line
-        and byte offset), or if its lines end in CR.
+    Raises: DataError if the file is missing, a directory, damaged, empty, (strict) not UTF-8 (with
+        line and byte offset), or if its lines end in CR.
     """
     files.check_file(path)
     status = path.stat()  # first, so that later changes are noticed
@@ -193,12 +191,12 @@ class Sample:
     """The first lines of a side of a set.
 
     Attributes:
-        side: src or tgt; its settings begin so.
-        language, opposite: of this side, and of the other one.
-        name: for messages.
-        where: its files, as the user gave them.
-        is_scored: True for a target that translations are compared with.
-        raw: the lines as they are.
+        side: src or tgt.
+        language, opposite: the languages of this side and of the other side.
+        name: of the side, for messages.
+        where: the user's files.
+        is_scored: True for the target of a dev or test set.
+        raw: the lines as they are in the file.
     """
 
     side: Side
@@ -211,22 +209,21 @@ class Sample:
 
     @cached_property
     def lines(self) -> list[str]:
-        """The tidy lines."""
         return [tidy(line.decode(errors="replace")) for line in self.raw]
 
 
 def check_samples(
     sets: Sequence[SetFiles], languages: tuple[str, str], settings: PrepSettings
 ) -> None:
-    """Refuse SGM, XML and TMX, text in another script than its language's, text that is split into
-    subwords unless words stay whole (then warn), and text for which Moses is wrong, unless a
-    setting asks for Moses.
+    """Look at the first lines of the user's own sets.
 
     Args:
-        sets: the user's own, one sentence a line.
+        sets: one sentence a line.
         languages: of source and target.
         settings: of prep.
-    Raises: DataError with what to do.
+    Raises: DataError for SGM, XML and TMX; for text in another script than its language; for text
+        that is split into subwords, unless prep.subwords=none; for text that Moses cannot tokenize,
+        unless a setting chooses Moses.
     """
     samples = list(_samples(sets, languages))
     for sample in samples:
@@ -254,7 +251,7 @@ def _samples(sets: Sequence[SetFiles], languages: tuple[str, str]) -> Iterator[S
 
 
 def _check_tags(sample: Sample) -> None:
-    """Refuse a format of corpora; warn of other lines of markup."""
+    """Refuse a markup format of corpora; warn of other lines of markup."""
     tags = list(filter(TAGS.fullmatch, sample.raw))
     if not tags:
         return
@@ -273,7 +270,7 @@ def _check_tags(sample: Sample) -> None:
 
 
 def _check_script(sample: Sample) -> None:
-    """Refuse text of which nearly all lines are in another script."""
+    """Refuse text if nearly all lines are in another script."""
     text = [line + b"\n" for line in sample.raw if line.strip()]
     joined = b"".join(text)
     foreign = ForeignLines(sample.language).count(joined)
@@ -307,7 +304,7 @@ def _check_whole_words(sample: Sample, settings: PrepSettings) -> None:
 
 
 def _check_moses(samples: Sequence[Sample], settings: PrepSettings) -> None:
-    """Refuse text for which Moses is wrong, with the settings of both sides."""
+    """Refuse text that Moses cannot tokenize, and name the settings of both sides at once."""
     problems = {}  # by setting
     places, choices = [], []
     for sample in samples:
@@ -328,7 +325,7 @@ def _check_moses(samples: Sequence[Sample], settings: PrepSettings) -> None:
 
 
 def _check_some_text(text: SetFiles, side: str) -> None:
-    """Refuse a side on which nothing could be measured."""
+    """Refuse a side without any text: nothing could be measured on it."""
     lines = itertools.chain.from_iterable(map(files.byte_lines, text.sides[side]))
     if not any(tidy(line.decode(errors="replace")).strip() for line in lines):
         name = "source" if side == "src" else "target"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from itertools import compress, repeat
+from itertools import compress
 from pathlib import Path
 
 import numpy as np
@@ -23,14 +23,14 @@ from nmtkit.text.tidy import tidy, utf8_lines
 from nmtkit.text.tokenizer import SIDES, Side, tokenizer_name, usual_tokenizer
 
 Reasons = dict[str, dict[str, int]]
-"""Dropped pairs by reason, under "pairs" and under each side that is to blame."""
+"""For each reason the number of dropped pairs ("pairs"), and how often each side is to blame."""
 
 
 def truecased(settings: PrepSettings, side: Side, language: str) -> bool:
     """True if a side is truecased.
 
-    Only text that Moses tokenizes is: in Chinese no capital begins a sentence, and `iPhone` would
-    get one; text that is tokenized already stays as it is.
+    Only text that Moses tokenizes is truecased. Chinese has no capitals at the start of a sentence:
+    detruecasing would give `iPhone` one. Text that is tokenized already stays as it is.
     """
     wanted = settings.truecase in (side, "both") and not settings.lowercase
     return wanted and tokenizer_name(side, language, settings) == "moses"
@@ -40,12 +40,12 @@ class Cleaner:
     """Tidies, tokenizes and filters training pairs, and counts what it changes and drops.
 
     Args:
-        languages: source and target.
+        languages: of source and target.
         settings: of prep.
-        splitters: of both sides, whose normalisation the text gets.
+        splitters: of both sides; they normalise the text.
     Attributes:
-        reasons: why pairs were dropped.
-        changes: what `tidy` changed on each side, by kind.
+        reasons: why pairs of the shard were dropped.
+        changes: what `tidy` changed on each side of the shard, by kind.
         texts: the text of both sides of the shard.
     """
 
@@ -62,7 +62,7 @@ class Cleaner:
             by_character = name == "raw" and usual_tokenizer(language) != "moses"
             self.texts.append(SideText(truecased(settings, side, language), by_character))
         self._settings = settings
-        # A longer line cannot become short enough: tokenization joins two words at most.
+        # A line with more spaces than this stays too long: tokenization joins at most two words.
         self._hopeless = 10 * settings.max_words
         self.reset()
 
@@ -74,25 +74,23 @@ class Cleaner:
             text.begin()
 
     def __call__(self, texts: Sequence[bytes]) -> Mask:
-        """Add the pairs of a chunk that are kept to the text of the shard.
+        """Clean a chunk, and add the pairs that are kept to the text of the shard.
 
         Args:
             texts: the source lines and the target lines, each with its LF.
-        Returns: for each row of the chunk, True if it is kept.
+        Returns: True for each row of the chunk that is kept.
         """
         drop = self._settings.on_bad_utf8 == "drop"
         src, tgt = (
             utf8_lines(text, None if drop else changes)
             for text, changes in zip(texts, self.changes, strict=True)
         )
-        bad = np.zeros((2, len(src)), bool)
-        if None in src or None in tgt:
-            bad[0] = [line is None for line in src]
-            bad[1] = [line is None for line in tgt]
-            bad[1] &= ~bad[0]  # a target is not read if its source is bad
+        bad = np.array([[line is None for line in lines] for lines in (src, tgt)], bool)
+        if bad[0].any():  # a target is not read if its source is bad
+            bad[1] &= ~bad[0]
             tgt = [None if a is None else b for a, b in zip(src, tgt, strict=True)]
         sides = [
-            text.read(list(map(self._numbers, repeat(side), lines)))
+            text.read([self._numbers(side, line) for line in lines])
             for side, (text, lines) in enumerate(zip(self.texts, (src, tgt), strict=True))
         ]
         words = np.stack([side.words for side in sides])
@@ -108,7 +106,7 @@ class Cleaner:
         return kept
 
     def _numbers(self, side: int, raw: str | None) -> list[int]:
-        """Tidy and tokenize a line; None, a line that is not UTF-8, has no parts."""
+        """Tidy and tokenize a line, and number its parts. A bad line (None) has no parts."""
         if raw is None:
             return []
         line = tidy(raw, self.changes[side])
@@ -118,13 +116,13 @@ class Cleaner:
 
 
 def drop_reasons(words: Ints, giant: Mask, settings: PrepSettings) -> dict[str, Mask]:
-    """Return the reasons to drop training pairs, each with the sides that are to blame (2, N).
+    """Return for each reason to drop a training pair the sides that are to blame (2, N).
 
     A pair is dropped for the first reason that blames one of its sides. The rules are those of
-    Moses' clean-corpus-n.perl, and a limit for single words.
+    Moses' clean-corpus-n.perl, and a limit for the length of a word.
 
     Args:
-        words: of both sides; characters, for a side without spaces between words (2, N).
+        words: the number of words of each side; of characters in text without spaces (2, N).
         giant: True for a side with a word that is too long (2, N).
         settings: of prep.
     """
@@ -140,10 +138,10 @@ def drop_reasons(words: Ints, giant: Mask, settings: PrepSettings) -> dict[str, 
 
 
 def blamed(blame: Mask) -> dict[str, int]:
-    """Return how many pairs are dropped for a reason, and how often each side is to blame.
+    """Return one entry of `Reasons`.
 
     Args:
-        blame: True for a side that is to blame (2, N).
+        blame: True for each side that is to blame (2, N).
     """
     counts = [blame.any(0).sum(), *blame.sum(1)]
     return dict(zip(("pairs", *SIDES), map(int, counts), strict=True))
@@ -157,26 +155,25 @@ def clean_shard(
     settings: PrepSettings,
     dropped: str = "",
 ) -> Outcome:
-    """Clean a shard of the training text. Write the text as numbers of words, the words with their
-    counts, and the rows kept.
+    """Clean a shard of the training text. Write the text as word numbers, the words with their
+    counts, and which rows are kept.
 
     Args:
-        languages, settings: as of `Cleaner`.
-        dropped: folder in the work folder, with the repeated pairs that are dropped; empty: none.
-    Returns: pairs kept, dropped pairs by reason, and changes of the text; the files.
+        languages, settings: as for `Cleaner`.
+        dropped: folder in the work folder, with the repeated pairs to drop ("" for none).
+    Returns: the number of kept pairs, dropped pairs by reason, and changes of the text; the files.
     """
 
     def cleaner() -> Cleaner:
-        return Cleaner(
-            languages, settings, [load_splitter(work / TEXT_MODEL, side) for side in SIDES]
-        )
+        splitters = [load_splitter(work / TEXT_MODEL, side) for side in SIDES]
+        return Cleaner(languages, settings, splitters)
 
-    clean = step_cache(Cleaner, cleaner)  # the words that it has met serve all shards
+    clean = step_cache(Cleaner, cleaner)  # remembers words from shard to shard
     clean.reset()
     kept, reasons = read_wanted(work / dropped, shard)
     row = 0
     for chunk in shard.chunks():
-        mask = kept[row : row + chunk[0].count(b"\n")]  # a view of these rows
+        mask = kept[row : row + chunk[0].count(b"\n")]  # a view: changes of it change `kept`
         row += len(mask)
         if not mask.all():
             chunk = [_selected(text, mask) for text in chunk]
@@ -201,6 +198,6 @@ def write_kept(folder: Path, shard: Shard, mask: Mask) -> Path:
 
 
 def read_kept(folder: Path, shard: Shard) -> Mask:
-    """Return which of the rows of a shard are kept."""
+    """Return which rows of a shard are kept."""
     packed = np.load(folder / f"{shard.name}.kept.npy", allow_pickle=False)
     return np.unpackbits(packed, count=shard.rows).astype(bool)

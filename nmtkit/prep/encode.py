@@ -1,12 +1,11 @@
-"""Encode text as token ids: shards of the training text by the numbers of their words, dev and test
-sets line by line, as translation will.
+"""Encode text as token ids. The training text is encoded from its word numbers; dev and test sets
+line by line, as in translation.
 """
 
 from __future__ import annotations
 
-import contextlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -31,12 +30,12 @@ def encode_shard(
     work: Path, index: int, shard: Shard, vocabulary: int, max_subwords: int
 ) -> Outcome:
     """Encode a cleaned shard of the training text, and drop pairs with too many subwords. Write the
-    token ids of the pairs that are kept, and which rows they are.
+    token ids of the kept pairs, and which rows are kept.
 
     Args:
-        vocabulary: size of the larger one.
-        max_subwords: of the settings.
-    Returns: subwords and unknown ones of both sides, pairs kept, dropped pairs; the files.
+        vocabulary: size of the larger vocabulary.
+        max_subwords: the setting.
+    Returns: counts of subwords, unknown subwords, kept and dropped pairs; the files.
     """
     read_fact(work, "clean", index)  # a damaged shard is cleaned again
     lookups = step_cache(SideLookup, lambda: _lookups(work))
@@ -69,12 +68,13 @@ def encoded_rows(work: Path, shard: Shard, train: bool) -> Mask:
 
 
 def interleaved(ids: Sequence[Array], lengths: Sequence[Ints], kept: Mask) -> tuple[Array, Ints]:
-    """Return src 0, tgt 0, src 1, … of the pairs that are kept, and the length of each.
+    """Return the ids of the kept pairs in the order src 0, tgt 0, src 1, …, and the length of each
+    sentence.
 
     Args:
-        ids: of source and target, sentence after sentence.
-        lengths: of the sentences of each.
-        kept: for each pair.
+        ids: of all source sentences, and of all target sentences.
+        lengths: of the sentences of each side.
+        kept: True for each pair that is kept.
     """
     sizes = np.stack(lengths, axis=1)
     starts = np.stack([starts_of(lengths[0]), starts_of(lengths[1]) + len(ids[0])], axis=1)
@@ -83,8 +83,8 @@ def interleaved(ids: Sequence[Array], lengths: Sequence[Ints], kept: Mask) -> tu
 
 
 def subword_counts(ids: Array, lengths: Ints) -> dict[str, int]:
-    """Return the number of subwords without </s>, and of <unk>, of source and target, as a set's
-    entry of the manifest has them.
+    """Return the number of subwords (without </s>) and of <unk> on each side, with the keys of
+    the manifest.
     """
     line = np.searchsorted(np.cumsum(lengths), np.flatnonzero(ids == UNK), "right")
     counts = [*(lengths - 1).reshape(-1, 2).sum(0), *np.bincount(line % 2, minlength=2)]
@@ -102,26 +102,31 @@ def write_store(folder: Path, index: int, vocabulary: int, ids: Array, lengths: 
 def encode_set(
     work: Path, index: int, shard: Shard, name: str, streams: tuple[str, ...]
 ) -> Outcome:
-    """Encode a dev or test set line for line; nothing is dropped. Write the token ids of source and
-    first reference, and the tidied text of all.
+    """Encode every line of a dev or test set. Write the token ids of the source and the first
+    reference, and the tidy text of all streams.
 
     Args:
         shard: all rows of the set.
         name: of the set.
         streams: src, ref, ref1, …
-    Returns: subwords and unknown ones of both sides, changes of the text, blank lines; the files.
+    Returns: counts of subwords, unknown subwords, changes and blank lines; the files.
     """
     out = work / OUT
     sides, vocabularies = step_cache(TextSide, lambda: _text(out))
-    changes: list[Counter[str]] = [Counter(), Counter()]
+    changes: dict[str, Counter[str]] = {side: Counter() for side in SIDES}
     blank: Counter[str] = Counter()
-    paths = {stream: out / "text" / f"{name}.{stream}" for stream in streams}
+    paths, lines = [], []
+    for stream, chunks in zip(streams, zip(*shard.chunks(), strict=True), strict=True):
+        counts = changes["src" if stream == "src" else "tgt"]
+        text = [tidy(line or "", counts) for line in utf8_lines(b"".join(chunks), counts)]
+        blank[stream] = sum(not line.strip() for line in text)
+        paths.append(out / "text" / f"{name}.{stream}")
+        files.write_lines(paths[-1], text)
+        lines.append(text)
     size = max(map(len, vocabularies))
-    kind = id_type(size)
     encoded = [
-        np.array(vocabulary.encode(side.encode(line)), kind)
-        for texts in _written(shard, paths, changes, blank)
-        for row in zip(texts[0], texts[1], strict=True)
+        np.array(vocabulary.encode(side.encode(line)), id_type(size))
+        for row in zip(lines[0], lines[1], strict=True)
         for vocabulary, side, line in zip(vocabularies, sides, row, strict=True)
     ]
     lengths = np.fromiter(map(len, encoded), np.int64, len(encoded))
@@ -129,36 +134,10 @@ def encode_set(
     store = write_store(out / name, 0, size, ids, lengths)
     value = {
         "subwords": subword_counts(ids, lengths),
-        "changes": {
-            side: dict(sorted(count.items())) for side, count in zip(SIDES, changes, strict=True)
-        },
+        "changes": {side: dict(sorted(counts.items())) for side, counts in changes.items()},
         "blank": dict(+blank),
     }
-    return value, [*paths.values(), *store]
-
-
-def _written(
-    shard: Shard, paths: dict[str, Path], changes: list[Counter[str]], blank: Counter[str]
-) -> Iterator[list[list[str]]]:
-    """Write the tidied text of a set, and yield chunks of it: the lines of every stream.
-
-    Args:
-        shard: all rows of the set.
-        paths: where to write each stream.
-        changes: counts of the changes of source and references, which are added up here.
-        blank: counts of the blank lines of each stream, which are added up here.
-    """
-    counters = [changes[stream != "src"] for stream in paths]
-    with contextlib.ExitStack() as stack:
-        outputs = [stack.enter_context(files.writing(path)) for path in paths.values()]
-        for chunk in shard.chunks():
-            texts = []
-            for stream, output, text, counts in zip(paths, outputs, chunk, counters, strict=True):
-                lines = [tidy(line or "", counts) for line in utf8_lines(text, counts)]
-                output.writelines([line + "\n" for line in lines])
-                blank[stream] += sum(not line.strip() for line in lines)
-                texts.append(lines)
-            yield texts
+    return value, [*paths, *store]
 
 
 def _text(prep: Path) -> tuple[list[TextSide], Sequence[Vocabulary]]:

@@ -1,5 +1,5 @@
 """Where the tasks of prep run: in this process, in processes of this machine, or on a cluster. An
-engine is an Executor of the standard library, so that every library with one can be used.
+engine has an Executor of the standard library, which many cluster libraries offer.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ AUTO = "auto"
 
 
 class SchedulerFile(Record):
-    """The part that is needed of the file that tells where a scheduler of Dask is."""
+    """The scheduler file of Dask; only its address is read."""
 
     again: ClassVar[str] = "name the file that `dask scheduler --scheduler-file` has written"
     address: str
 
 
 class InProcess(Executor):
-    """Does every task at once, in this process."""
+    """Does every task in this process when it is submitted."""
 
     def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         future: Future[Any] = Future()
@@ -56,13 +56,13 @@ class InProcess(Executor):
 
 @dataclass
 class Engine:
-    """An Executor, and how to get another one when its processes are lost.
+    """An Executor, and how to replace it when it has lost a process.
 
     Args:
         executor: does the tasks.
-        another: makes another Executor, if one that has lost a process is of no more use.
-        lost: errors of a task whose process was lost.
-        ahead: tasks that are submitted at a time.
+        another: makes another Executor; None if the Executor replaces lost processes itself.
+        lost: the error of a task whose process was lost.
+        ahead: the number of tasks that are submitted at a time.
     """
 
     executor: Executor
@@ -82,7 +82,7 @@ class Engine:
         return True
 
     def close(self) -> None:
-        """End its processes; tasks that have not begun are dropped."""
+        """End the processes, and drop tasks that have not begun."""
         try:
             self.executor.shutdown(wait=True, cancel_futures=True)
         except TypeError:  # Dask's cancels anyway
@@ -91,7 +91,7 @@ class Engine:
 
 @contextlib.contextmanager
 def opened(name: str, address: str | None, jobs: int) -> Iterator[Engine]:
-    """Return the engine that the options name.
+    """Open the engine that the options name.
 
     Args:
         name: local, dask, ray, or package.module:function.
@@ -100,31 +100,25 @@ def opened(name: str, address: str | None, jobs: int) -> Iterator[Engine]:
     Raises: ConfigError for an unknown engine; EnvironmentProblem if its library is not installed or
         nobody answers at the address.
     """
+    address = None if address == AUTO else address
     with contextlib.ExitStack() as stack:
-        engine = _named(name, None if address == AUTO else address, jobs, stack)
+        if name in ENGINES:
+            engine = ENGINES[name](address, jobs, stack)
+        elif ":" in name:
+            engine = _users(name, address, jobs)
+        else:
+            otherwise = f"known: {', '.join(ENGINES)}, and package.module:function"
+            hint = nearest(name, ENGINES, otherwise)
+            raise ConfigError(f"unknown engine '{name}'", "--engine", hint)
         stack.callback(engine.close)
         yield engine
 
 
-def _named(name: str, address: str | None, jobs: int, stack: contextlib.ExitStack) -> Engine:
-    if name == "local":
-        if address is not None:
-            hint = "leave it out, or name an engine: --engine dask"
-            raise ConfigError("the local engine has no address", "--address", hint)
-        return local(jobs)
-    if name == "dask":
-        return _dask(address, jobs, stack)
-    if name == "ray":
-        return _ray(address, jobs, stack)
-    if ":" in name:
-        return _users(name, address, jobs)
-    otherwise = "known: local, dask, ray, and package.module:function"
-    hint = nearest(name, ["local", "dask", "ray"], otherwise)
-    raise ConfigError(f"unknown engine '{name}'", "--engine", hint)
-
-
-def local(jobs: int) -> Engine:
-    """Return processes of this machine; this process itself if jobs is 1."""
+def _local(address: str | None, jobs: int, stack: contextlib.ExitStack) -> Engine:
+    """Use processes of this machine, or only this process if jobs is 1."""
+    if address is not None:
+        hint = "leave it out, or name an engine: --engine dask"
+        raise ConfigError("the local engine has no address", "--address", hint)
     if jobs <= 1:
         return Engine(InProcess(), ahead=1)
     return Engine(processes(jobs), lambda: processes(jobs), ahead=2 * jobs)
@@ -173,8 +167,8 @@ def _dask(address: str | None, jobs: int, stack: contextlib.ExitStack) -> Engine
 
 
 async def _greet(distributed: Any, address: str) -> None:
-    """Connect to a scheduler once, because Dask's client waits without end for a server that does
-    not speak.
+    """Connect to a scheduler once, because Dask's client waits forever for a server that does not
+    answer.
     """
     options = distributed.Security().get_connection_args("client")
     stream = await distributed.comm.connect(address, timeout=CONNECT_SECONDS, **options)
@@ -182,11 +176,11 @@ async def _greet(distributed: Any, address: str) -> None:
 
 
 def other_version(worker: str, version: object) -> EnvironmentProblem:
-    """Return the error for a worker that would give other results, or none.
+    """Return the error for a worker with another version of nmtkit.
 
     Args:
-        worker: its name.
-        version: of its nmtkit, or the error of importing nmtkit.
+        worker: the name of the worker.
+        version: of the worker's nmtkit, or the error of importing nmtkit.
     """
     ours = nmtkit.__version__
     message = f"the worker {worker} does not have nmtkit {ours}: {version}"
@@ -197,7 +191,7 @@ def other_version(worker: str, version: object) -> EnvironmentProblem:
 def _reach(address: str) -> None:
     """Connect to HOST:PORT once, because Ray itself tries for minutes and prints each attempt.
 
-    Raises: ValueError if it has another form; OSError if nobody answers.
+    Raises: ValueError if the address has another form; OSError if nobody answers.
     """
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal():
@@ -218,7 +212,7 @@ def _without_interrupts() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _keeping_sigterm() -> Iterator[None]:
-    """Keep the handler of SIGTERM, by which batch systems stop a job: Ray sets one of its own."""
+    """Keep our handler of SIGTERM, the signal of batch systems, because Ray replaces it."""
     before = signal.getsignal(signal.SIGTERM)
     try:
         yield
@@ -235,7 +229,7 @@ def _no_answer(server: str, address: str | None, error: Exception) -> Environmen
 
 
 class _RayExecutor(Executor):
-    """An Executor of Ray's tasks; a task whose worker is lost runs again, at most three times."""
+    """An Executor of Ray's tasks. A task whose worker is lost runs again, at most three times."""
 
     def __init__(self, ray: Any) -> None:
         self._run = ray.remote(max_retries=3)(_call)
@@ -262,7 +256,7 @@ def _ray(address: str | None, jobs: int, stack: contextlib.ExitStack) -> Engine:
     """Connect to a cluster, or start one on this machine."""
     ray = imported("ray", "ray", "--engine")
     address = address or os.environ.get("RAY_ADDRESS")
-    # "local": never the cluster that another prep on this machine has started, and will end.
+    # "local" starts a new cluster: one that another prep has started would end with that prep.
     options: dict[str, Any] = {"address": address or "local"}
     if address is None:
         options["num_cpus"] = jobs
@@ -280,8 +274,11 @@ def _ray(address: str | None, jobs: int, stack: contextlib.ExitStack) -> Engine:
     return Engine(_RayExecutor(ray), lost=ray.exceptions.RayError)
 
 
+ENGINES = {"local": _local, "dask": _dask, "ray": _ray}
+
+
 def _users(name: str, address: str | None, jobs: int) -> Engine:
-    """Call the function of a user's module for an Executor."""
+    """Get an Executor from a function of the user's module."""
     form = "define function(address, jobs) in it, which returns a concurrent.futures.Executor"
     trust.allow([name])
     function = load_object(name, "engine", "--engine", form)

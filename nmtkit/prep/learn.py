@@ -1,8 +1,8 @@
-"""Truecaser, subwords and vocabularies from counts of words alone. A file of them that is in the
-folder already is read, not learnt.
+"""Learn truecasers, subwords and vocabularies from word counts. A model file that is in the folder
+already is read instead of learnt.
 
-The truecased form of a word depends on the word and on whether it starts a sentence, its subwords
-depend on that form; so no step reads the text again.
+The truecased form of a word depends only on the word and on whether it starts a sentence. The
+subwords depend only on that form. So no step reads the text again.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import functools
 import itertools
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +20,6 @@ from nmtkit import console, files
 from nmtkit.arrays import Ints
 from nmtkit.parallel import ordered_map
 from nmtkit.prep.clean import truecased
-from nmtkit.prep.numbering import SideWords, number_words
 from nmtkit.prep.word_table import WordTable
 from nmtkit.settings import PrepSettings
 from nmtkit.text.bpe import Bpe, learn_bpe
@@ -32,19 +31,37 @@ from nmtkit.text.tidy import JOINER
 from nmtkit.text.tokenizer import SIDES, Side
 from nmtkit.text.truecase import Truecaser, learn_truecaser
 from nmtkit.text.vocabulary import Vocabulary, by_frequency, read_counts
+from nmtkit.text.words import Words
 
 WORDS_PER_CHUNK = 2000
 
 
+PLACES = "elsewhere", "at_start"
+"""Where a word stands, by the column of `SideWords.forms`."""
+
+
+@dataclass
+class SideWords:
+    """The truecased words of a side."""
+
+    words: Words
+    """The words by number; of both sides if they share subwords."""
+    counts: Ints
+    """How often each word occurs on this side."""
+    forms: Ints
+    """For each row of the side's `WordTable` the numbers of its truecased forms, elsewhere and at
+    the start of a sentence; -1 if it never occurs there (W, 2)."""
+
+
 @dataclass
 class Models:
-    """What is learnt of the words of source and target."""
+    """What is learnt from the words of source and target."""
 
     words: list[SideWords]
     segmented: list[Segmented]
     vocabularies: tuple[Vocabulary, Vocabulary]
     counts: dict[str, int]
-    """Types and merges, as the manifest has them."""
+    """Numbers of types, and of merges or pieces, with the keys of the manifest."""
 
 
 def learn(
@@ -54,16 +71,14 @@ def learn(
     folder: Path,
     jobs: int,
 ) -> Models:
-    """Learn truecasers, subwords and vocabularies.
-
-    Writes truecase.LANGUAGE, codes.bpe (codes.SIDE.bpe) and bpe-vocab.SIDE.txt or subwords.spm
-    (subwords.SIDE.spm), and vocab.txt (vocab.SIDE.txt). Each of these files that exists is used as
-    it is.
+    """Learn truecasers, subwords and vocabularies, and write the files that `file_names` lists. A
+    file that exists is used as it is.
 
     Args:
-        tables, languages: the words to learn from and the language of source and target.
+        tables: the words of source and target.
+        languages: of source and target.
         settings: of prep.
-        folder: where the files go.
+        folder: of the files.
         jobs: worker processes.
     """
     truecasers = [
@@ -77,14 +92,14 @@ def learn(
         f"{name}_types": int(np.count_nonzero(side.counts))
         for name, side in zip(SIDES, words, strict=True)
     }
-    learnt: dict[str, int] = {}
     if settings.subwords == "sentencepiece":
         segmented, learnt = _sentencepiece(words, settings, folder, jobs)
+        numbers |= learnt
     elif settings.subwords == "bpe" and settings.merges:
         segmented, learnt = _bpe(words, settings, folder, jobs)
+        numbers |= learnt
     else:
         segmented = [Segmented.whole(side.words) for side in words]
-    numbers |= learnt
     tokens = [pieces.counts(side.counts) for pieces, side in zip(segmented, words, strict=True)]
     if settings.subwords == "sentencepiece":
         tokens = [_known(count, folder, side) for count, side in zip(tokens, SIDES, strict=True)]
@@ -106,6 +121,43 @@ def file_names(languages: tuple[str, str], settings: PrepSettings) -> list[str]:
     return names + _names("vocab", "txt", settings)
 
 
+def number_words(
+    tables: Sequence[WordTable], truecasers: Sequence[Truecaser | None], shared: bool
+) -> list[SideWords]:
+    """Truecase and number the words of both sides.
+
+    Args:
+        tables, truecasers: of each side.
+        shared: True if the sides share one list of words.
+    """
+    src: dict[str, int] = {}
+    numbers = [src, src if shared else {}]
+    forms = list(map(_forms, tables, truecasers, numbers))
+    src_words = Words.of([*src])
+    words = [src_words, src_words if shared else Words.of([*numbers[1]])]
+    sides = []
+    for table, side_forms, side_words in zip(tables, forms, words, strict=True):
+        counts = np.zeros(len(side_words), np.int64)
+        for column, place in enumerate(PLACES):
+            used = side_forms[:, column] >= 0
+            np.add.at(counts, side_forms[used, column], table.rows[place][used])
+        sides.append(SideWords(side_words, counts, side_forms))
+    return sides
+
+
+def _forms(table: WordTable, truecaser: Truecaser | None, numbers: dict[str, int]) -> Ints:
+    """Return `SideWords.forms` of a table. Each new form gets the next of `numbers`."""
+    words = table.words()
+    forms = np.full((len(words), 2), -1)
+    for column in (1, 0):
+        used = table.rows[PLACES[column]] > 0
+        cased = list(itertools.compress(words, used.tolist()))
+        if truecaser:
+            cased = truecaser.words(cased, first=column == 1)
+        forms[used, column] = [numbers.setdefault(word, len(numbers)) for word in cased]
+    return forms
+
+
 def _truecaser(table: WordTable, path: Path) -> Truecaser:
     """Learn from the words that are evidence, in the order of their first appearance."""
     if path.exists():
@@ -121,12 +173,12 @@ def _truecaser(table: WordTable, path: Path) -> Truecaser:
 def write_vocabularies(
     tokens: Sequence[Counter[str]], settings: PrepSettings, folder: Path
 ) -> tuple[Vocabulary, Vocabulary]:
-    """Write the vocabularies that are not there, and return that of each side.
+    """Write the vocabularies that do not exist yet, and return the vocabulary of each side.
 
     Args:
         tokens: how often each subword occurs on each side.
         settings: of prep.
-        folder: where the files go.
+        folder: of the files.
     """
     if settings.joint_vocab:
         tokens = [tokens[0] + tokens[1]]
@@ -140,7 +192,7 @@ def write_vocabularies(
 
 
 def _names(stem: str, suffix: str, settings: PrepSettings) -> list[str]:
-    """Return the name of the file for both sides if they share it, else one for each."""
+    """Return the name of the file that both sides share, or of a file for each side."""
     if settings.joint_vocab:
         return [f"{stem}.{suffix}"]
     return [f"{stem}.{side}.{suffix}" for side in SIDES]
@@ -149,7 +201,10 @@ def _names(stem: str, suffix: str, settings: PrepSettings) -> list[str]:
 def _sentencepiece(
     words: Sequence[SideWords], settings: PrepSettings, folder: Path, jobs: int
 ) -> tuple[list[Segmented], dict[str, int]]:
-    """Learn the models that are not there yet, and segment the words of both sides with them."""
+    """Learn the models that do not exist yet, and segment the words of both sides with them.
+
+    Returns: the segmented words of each side, and the number of pieces of each model learnt.
+    """
     paths = [folder / "subwords.spm"]
     if not paths[0].exists():
         paths = [folder / name for name in _names("subwords", "spm", settings)]
@@ -170,7 +225,7 @@ def _sentencepiece(
 
 
 def _known(counts: Counter[str], folder: Path, side: Side) -> Counter[str]:
-    """Return the counts of a model's own pieces, without runs of unknown characters."""
+    """Keep the counts of the model's own pieces. The others are runs of unknown characters."""
     splitter = load_splitter(folder, side)
     assert isinstance(splitter, SentencePiece)
     return Counter({piece: counts[piece] for piece in splitter.pieces if counts[piece]})
@@ -179,23 +234,24 @@ def _known(counts: Counter[str], folder: Path, side: Side) -> Counter[str]:
 def _bpe(
     words: Sequence[SideWords], settings: PrepSettings, folder: Path, jobs: int
 ) -> tuple[list[Segmented], dict[str, int]]:
-    """Segment the words of both sides with merges, which are learnt if there are none."""
+    """Learn the merges that do not exist yet, and segment the words of both sides with them.
+
+    Returns: the segmented words of each side, and the number of merges of each file.
+    """
     codes = [folder / name for name in _names("codes", "bpe", settings)]
-    by_file = []
-    for side, counts, path in zip(words, _counts(words, settings), codes, strict=False):
+    keys = ["merges"] if settings.joint_vocab else [f"{side}_merges" for side in SIDES]
+    by_file, merges = [], {}
+    for key, side, counts, path in zip(keys, words, _counts(words, settings), codes, strict=False):
         if path.exists():
             split = _split(side, range(len(side.words)), functools.partial(Bpe, path), jobs)
-            pieces = replace(Segmented.whole(side.words).changed(split), merges=Bpe(path).merges)
+            by_file.append(Segmented.whole(side.words).changed(split))
         else:
-            pieces = learn_bpe(side.words, counts, settings.merges, path)
-            if pieces.merges < settings.merges:
+            by_file.append(learn_bpe(side.words, counts, settings.merges, path))
+            if (learnt := Bpe(path).merges) < settings.merges:
                 console.say(
-                    f"BPE: learned {pieces.merges:,} of {settings.merges:,} merges; the corpus has"
-                    " no more"
+                    f"BPE: learned {learnt:,} of {settings.merges:,} merges; the corpus has no more"
                 )
-        by_file.append(pieces)
-    keys = ["merges"] if settings.joint_vocab else [f"{side}_merges" for side in SIDES]
-    merges = {key: pieces.merges for key, pieces in zip(keys, by_file, strict=True)}
+        merges[key] = Bpe(path).merges
     shared = len(SIDES) // len(codes)  # 2 if the sides share one codes file
     sides = zip(SIDES, words, by_file * shared, codes * shared, strict=True)
     segmented = [
@@ -206,7 +262,7 @@ def _bpe(
 
 
 def _counts(words: Sequence[SideWords], settings: PrepSettings) -> list[Ints]:
-    """Return how often the words occur, for each file of merges."""
+    """Return how often the words occur, for each model file."""
     src, tgt = (side.counts for side in words)
     return [src + tgt] if settings.joint_vocab else [src, tgt]
 
@@ -219,7 +275,16 @@ def _keep_frequent(
     settings: PrepSettings,
     jobs: int,
 ) -> Segmented:
-    """List the subwords of a side by frequency, and undo the merges to those too rare."""
+    """Write how often each subword of a side occurs, and undo merges to subwords that are too rare.
+
+    Args:
+        segmented: the words of the side.
+        side: the same words with their counts.
+        codes: the file of merges.
+        listed: the file of the counts; read instead of written if it exists.
+        settings: of prep.
+        jobs: worker processes.
+    """
     if listed.exists():
         tokens = read_counts(listed)
     else:
@@ -228,7 +293,7 @@ def _keep_frequent(
     frequent = {token for token in tokens if tokens[token] >= settings.vocab_threshold}
     if not settings.vocab_threshold or not frequent:
         return segmented
-    # The words that have a subword too rare on their side are segmented anew.
+    # Words with a subword that is too rare on this side are segmented anew.
     joined = {number for number, word in enumerate(side.words) if word.endswith(JOINER)}
     numbers = [n for n in sorted({*segmented.without(frequent), *joined}) if side.counts[n]]
     return segmented.changed(_split(side, numbers, functools.partial(Bpe, codes, frequent), jobs))
@@ -237,10 +302,10 @@ def _keep_frequent(
 def _split(
     side: SideWords, numbers: Sequence[int], make: Callable[[], Splitter], jobs: int
 ) -> dict[int, list[str]]:
-    """Return the subwords of some words of a side, by the number of the word.
+    """Split some words of a side into subwords, and return the subwords by the word's number.
 
     Args:
-        side: its words.
+        side: the words.
         numbers: of the words to split.
         make: makes the splitter in each worker process.
         jobs: worker processes.

@@ -1,13 +1,13 @@
-"""Parses of the source of a set, by a parser or the user, and the spans that they give."""
+"""Parses of source sentences, from a parser or from the user, and the phrases that they give."""
 
 from __future__ import annotations
 
 import html
 import itertools
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -26,89 +26,71 @@ from nmtkit.text.tidy import tidy, utf8_lines
 
 PARSERS = ("stanza",)
 PARSED = "parsed"
-"""The count of sentences cut by their parse; the other counts are by `Unusable`'s reasons."""
+"""The outcome of a sentence that its parse cuts; any other outcome is a reason of `Unusable`."""
 BLANK = "blank"
 FEW = 0.05
-"""The share of lines, blank ones left out, that may have no usable tree without a warning."""
+"""Prep warns if a larger share of the lines that are not blank have no usable tree."""
 
 
-class Cut(NamedTuple):
-    """A sentence cut into phrases, as far as its parse allows."""
+def _cut_sentence(side: TextSide, line: str, parse: str) -> tuple[str, list[int]]:
+    """Cut a source line into phrases by its parse.
 
-    line: int
-    """From 1."""
-    outcome: str
-    """PARSED or the reason of `Unusable`."""
-    phrases: list[int]
-    """Subwords of each phrase; empty without a usable parse."""
-
-
-def cut_sentences(side: TextSide, first: int, kept: Mask, texts: Sequence[bytes]) -> Iterator[Cut]:
-    """Cut the sentences of a chunk that are kept by their parses.
-
-    Args:
-        side: the text of the source.
-        first: number of the chunk's first row.
-        kept: for each row, True if it is kept.
-        texts: source and parses.
+    Returns: PARSED and the subwords of each phrase, or the reason of `Unusable` and no phrases.
     """
-    src, parses = (utf8_lines(text, Counter()) for text in texts)
-    segment = side.splitter.segment
-    for row in np.flatnonzero(kept).tolist():
-        parse = parses[row] or ""
-        words = side.tokens(src[row] or "") if parse.strip() else []
-        try:
-            phrases = parse_phrases(parse, words, [len(segment([word])) for word in words])
-            yield Cut(first + row + 1, PARSED, phrases)
-        except Unusable as reason:
-            yield Cut(first + row + 1, str(reason), [])
+    words = side.tokens(line) if parse.strip() else []
+    try:
+        sizes = [len(side.splitter.segment([word])) for word in words]
+        return PARSED, parse_phrases(parse, words, sizes)
+    except Unusable as reason:
+        return str(reason), []
 
 
 def cut_spans(work: Path, index: int, shard: Shard, name: str, train: bool) -> Outcome:
-    """Cut the sources of a shard by their parses, and write the spans beside the ids.
+    """Cut the source lines of a shard into phrases by their parses, and write the phrases as spans
+    beside the token ids.
 
     Args:
         shard: source and parses.
-        name: of the set, whose ids are written.
+        name: of the set; its token ids are written already.
         train: True for the training text, of which some rows are dropped.
-    Returns: for each outcome, how many sentences have it, and the first of their lines.
-    Raises: DataError if the text is not that of the set.
+    Returns: for each outcome the number of sentences, and the first of their lines.
+    Raises: DataError if a sentence has another number of subwords than its token ids.
     """
     out = work / OUT
     kept = encoded_rows(work, shard, train)
     side = TextSide.load(out, "src")
     array = shard_path(out / name, index)
     subwords = iter(np.diff(Ragged(array, MAGIC, fields=2).offsets)[::2].tolist())
+    rows = (
+        (line or "", parse or "")
+        for texts in shard.chunks()
+        for line, parse in zip(*(utf8_lines(text, Counter()) for text in texts), strict=True)
+    )
     outcomes: Counter[str] = Counter()
     first: dict[str, int] = {}
-    row = 0
+    cuts = []
+    numbered = enumerate(zip(kept.tolist(), rows, strict=True), shard.first + 1)
+    for number, (is_kept, row) in numbered:
+        if not is_kept:
+            continue
+        outcome, phrases = _cut_sentence(side, *row)
+        if sum(phrases) not in (0, next(subwords)):
+            problem = "the files changed while they were read: text and parses are not those of"
+            raise DataError(f"{problem} the set", name, RUN_AGAIN)
+        cuts.append(phrases)
+        outcomes[outcome] += 1
+        first.setdefault(outcome, number)
     with spans_writer(out / name, index) as writer:
-        for texts in shard.chunks():
-            of_chunk = kept[row : row + texts[0].count(b"\n")]
-            cuts = list(cut_sentences(side, shard.first + row, of_chunk, texts))
-            row += len(of_chunk)
-            for cut, size in zip(cuts, subwords, strict=False):
-                if cut.phrases and sum(cut.phrases) != size:
-                    raise DataError(
-                        "the files changed while they were read: text and parses are not those of"
-                        " the set",
-                        name,
-                        RUN_AGAIN,
-                    )
-                outcomes[cut.outcome] += 1
-                first.setdefault(cut.outcome, cut.line)
-            lengths = bytes(itertools.chain.from_iterable(cut.phrases for cut in cuts))
-            writer.add_block(lengths, [len(cut.phrases) for cut in cuts])
+        writer.add_block(bytes(itertools.chain.from_iterable(cuts)), list(map(len, cuts)))
     value = {outcome: [count, first[outcome]] for outcome, count in outcomes.items()}
     return {"outcomes": value}, [*ragged_files(spans_path(array))]
 
 
 def sum_of_outcomes(shards: Sequence[dict[str, list[int]]]) -> dict[str, dict[str, int]]:
-    """Return for the manifest how many sentences were cut by their parse and how many not by
-    reason, most frequent first, and the first line of each reason.
+    """Add up the outcomes of all shards, given in order, for the manifest.
 
-    Args:
-        shards: outcomes of all shards, in order.
+    Returns: the number of sentences by outcome (PARSED first, then the most frequent reason), and
+        the first line of each reason.
     """
     counts: Counter[str] = Counter()
     first: dict[str, int] = {}
@@ -129,9 +111,9 @@ def check_parses(
     Args:
         name: of the set.
         path: of the parses.
-        parses, parses_first: from `write_spans`.
-        strict: True to refuse parses of which none fits.
-    Raises: DataError if strict and none fits: the phrases would be n-grams under another name.
+        parses, parses_first: from `sum_of_outcomes`.
+        strict: True to refuse parses if none fits: all phrases would be n-grams.
+    Raises: DataError if strict and none fits.
     """
     reasons = ", ".join(
         f"{parses[reason]:,} {reason}, first line {line:,}" for reason, line in parses_first.items()
@@ -152,14 +134,15 @@ def check_parses(
 
 
 class Stanza:
-    """Qi et al. 2020, *Stanza: a Python natural language processing toolkit for many human
-    languages*, on tokenized sentences; nothing is downloaded.
+    """Stanza's constituency parser for tokenized sentences; it downloads nothing.
 
     Args:
         language: code of the text.
     Attributes:
         tools: the parser and its version.
-    Raises: EnvironmentProblem if it is not installed, or has no models here.
+    Raises: EnvironmentProblem if stanza is not installed, or lacks models for the language.
+    Source: Qi et al. 2020, *Stanza: a Python natural language processing toolkit for many human
+        languages*.
     """
 
     def __init__(self, language: str) -> None:
@@ -194,7 +177,7 @@ class Stanza:
 
 
 def _plain(word: str) -> str:
-    """Return a word as parsers know it, Moses' escapes undone."""
+    """Return a word without Moses' escapes, as parsers expect it."""
     return "-" if word == "@-@" else html.unescape(word)
 
 
@@ -211,15 +194,14 @@ def parse_text(
     kept: Mask,
     path: Path,
 ) -> None:
-    """Parse the tokenized source of a set and write the trees, one a line.
+    """Parse the tokenized source of a set and write one tree a line, as `--parses` reads them.
 
     Args:
         parser: of the source language.
         side: tokenizes the source.
         source: all rows of the source.
-        kept: for each line, True if it is in the set. An empty line, or one that is not in the set,
-            gets a blank line.
-        path: of the trees, a file for `--parses`.
+        kept: True for each line that is in the set. Other lines and empty lines get a blank line.
+        path: the file of the trees.
     """
     rows = iter(kept.tolist())
     with files.writing(path) as out:

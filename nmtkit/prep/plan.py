@@ -1,18 +1,18 @@
-"""The plan of prep: from raw text to token ids in steps, each of them tasks over shards.
+"""The plan of prep: from raw text to token ids in steps. Each step is a list of tasks over shards.
 
 1. survey  hash the pairs of every set, and count lines in another script
 2. repeats compare the hashes (`prep.deduplicate`, `prep.drop_overlap`)
 3. clean   tidy, tokenize and filter the training text; count the words of each shard
-4. merge   add up the words of all shards
-5. learn   truecasers, subwords and vocabularies from the words alone
-6. encode  the training text by the numbers of its words; dev and test sets line by line
+4. merge   add up the word counts of all shards
+5. learn   learn truecasers, subwords and vocabularies from the word counts
+6. encode  encode the training text by its word numbers, dev and test sets line by line
 7. spans   cut the source by its parses, if there are any
 
 A pair's way from its files to the store: `shards` reads it, `clean` filters it (`text` tidies and
-tokenizes, as in translation), `words` numbers its words, `encode` drops it if it is too long,
-`lookup` turns the numbers into token ids, and `data.store` writes them.
+tokenizes, as in translation), `words` numbers its words, `lookup` turns the numbers into token ids,
+`encode` drops it if it is too long, and `data.store` writes the ids.
 
-A task depends on the files and the settings alone (`tasks`), so the output does not depend on the
+A task depends only on the files and the settings (`tasks`). So the output does not depend on the
 engine, on the number of workers, or on how often prep was stopped.
 """
 
@@ -23,14 +23,15 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from nmtkit import console
+from nmtkit import console, files
 from nmtkit.errors import DataError, counted
 from nmtkit.files import JsonObject
+from nmtkit.owned_files import MANIFEST
 from nmtkit.prep.fingerprint import fingerprint, tools
 from nmtkit.prep.shards import SetShards
-from nmtkit.prep.steps import Steps
-from nmtkit.prep.sums import by_frequency, file_hashes, lines_of_sets
+from nmtkit.prep.steps import Steps, by_frequency
 from nmtkit.prep.tasks import Fact, fact_path, total
+from nmtkit.prep.work import OUT
 from nmtkit.records import Cleaning, Manifest, Repeats, TextSet, VocabularySizes
 from nmtkit.text.tokenizer import SIDES
 
@@ -40,8 +41,9 @@ class Plan(Steps):
     """Prepares one corpus in a work folder."""
 
     def run_share(self, number: int, count: int) -> None:
-        """Clean every `count`-th shard of the training text, from shard `number` on. If repeated
-        pairs are dropped, and other jobs have not hashed theirs, it only hashes.
+        """Do one job of an array: clean every `count`-th shard of the training text, from shard
+        `number` on. If repeated pairs are dropped, and other jobs have shards left to hash, it only
+        hashes its share.
         """
         self.begin()
         shards = self.shards()
@@ -49,8 +51,7 @@ class Plan(Steps):
         surveyed = self.survey(shards)
         dropped = ""
         if self.drops:
-            missing = sum(map(len, shards.values())) - len(surveyed)
-            if missing:
+            if missing := sum(map(len, shards.values())) - len(surveyed):
                 console.say(
                     f"hashed; other jobs have {counted(missing, 'shard')} left to hash: when all"
                     " jobs have ended, run the array once more"
@@ -65,10 +66,9 @@ class Plan(Steps):
         """Prepare the corpus.
 
         Args:
-            finish: True if the training text is cleaned already.
-        Returns: the manifest, written too.
-        Raises: DataError if nothing is left of the training text, or with `finish` a part of it is
-            not cleaned.
+            finish: True if the jobs of an array have cleaned the training text.
+        Returns: the manifest, which is also written.
+        Raises: DataError if no training pair is left, or with `finish` a shard is not cleaned.
         """
         self.begin()
         shards = self.shards()
@@ -111,28 +111,27 @@ class Plan(Steps):
         """Encode dev and test sets, and return the manifest's entries of all sets.
 
         Args:
+            surveyed: the facts of `survey`.
             encoded: the entry of the training text.
         """
         entries = [encoded, *self.encode_sets(shards)]
-        lines = lines_of_sets(shards, surveyed)
-        return [
-            TextSet(
-                name=text.name,
-                split=text.split,
-                references=len(text.sides) - 1,
-                **lines[text.name],
-                **entry,
-                **self.annotate(text, shards[text.name]),
-            )
-            for text, entry in zip(self.corpus.sets, entries, strict=True)
-        ]
+        facts = iter(surveyed)
+        sets = []
+        for text, entry in zip(self.corpus.sets, entries, strict=True):
+            surveys = total(next(facts).value for _ in shards[text.name])
+            for kind, counts in surveys.items():
+                entry[kind] = {side: count for side, count in counts.items() if count}
+            entry |= self.annotate(text, shards[text.name])
+            references = len(text.sides) - 1
+            sets.append(TextSet(name=text.name, split=text.split, references=references, **entry))
+        return sets
 
     def _write_manifest(
         self, sets: list[TextSet], cleaning: Cleaning, repeats: Repeats, learnt: Fact
     ) -> Manifest:
         for path in self.out.rglob(".*"):
             path.unlink()  # a killed process has left it half-written
-        hashes = file_hashes(self.out, self.runner.facts)
+        hashes = self._file_hashes()
         corpus = self.corpus
         manifest = Manifest(
             format=1,
@@ -156,5 +155,15 @@ class Plan(Steps):
             fingerprint=fingerprint(self.languages, self.settings, hashes),
             repeats=repeats,
         )
-        manifest.write(self.out / "manifest.json")
+        manifest.write(self.out / MANIFEST)
         return manifest
+
+    def _file_hashes(self) -> dict[str, str]:
+        """Return the checksum of every file of the prep folder but the manifest."""
+        known = {name: sha for fact in self.runner.facts for name, sha in fact.files.items()}
+        hashes = {}
+        for path in sorted(self.out.rglob("*")):
+            name = path.relative_to(self.out).as_posix()
+            if path.is_file() and name != MANIFEST:
+                hashes[name] = known.get(f"{OUT}/{name}") or files.sha256(path)
+        return hashes

@@ -1,8 +1,8 @@
-"""Count repeated text, and choose which of it training leaves out: duplicate training pairs, pairs
-whose sides are identical, and pairs of dev and test sets that the training text contains.
+"""Count repeated text: duplicate training pairs, pairs whose sides are identical, and pairs of dev
+and test sets that the training text contains. Choose the training pairs to drop.
 
-Only 64-bit hashes are kept, 16 bytes a pair. Pairs are compared part by part, each part with the
-hashes in some range, so memory is bounded.
+Pairs are compared by two 64-bit hashes, 16 bytes a pair. They are compared in parts, each with the
+hashes of one range, so memory is bounded.
 """
 
 from __future__ import annotations
@@ -26,10 +26,8 @@ from nmtkit.text.scripts import ForeignLines
 from nmtkit.text.tidy import tidy
 
 Hashes = NDArray[np.uint64]
-DUPLICATE, HELD_OUT = "duplicate", "in dev or test"
-"""Reasons why a training pair is dropped."""
-LEAKED, REPEATED = "leaked", "repeated"
-"""Files of a comparison, with the numbers of such pairs."""
+HELD_OUT, DUPLICATE = "in dev or test", "duplicate"
+"""Reasons why a training pair is dropped. A file with row numbers for each is named after it."""
 ASCII_IGNORED = (string.punctuation + " \t\r\v\f").encode()
 _IGNORED_KINDS = "Pc Pd Pe Pf Pi Po Ps Zl Zp Zs Cf Sk"
 _IGNORED = [c for c in map(chr, range(0xA0, 0x10000)) if unicodedata.category(c) in _IGNORED_KINDS]
@@ -38,16 +36,16 @@ WIDE_IGNORED = re.compile(f"[{''.join(_IGNORED)}¢-©¬®-±]+")
 
 
 def normalised(text: bytes) -> bytes:
-    """Return text in one case and one form of composed characters (NFKC), without punctuation and
-    white space except the LF of each line.
+    """Return text in lower case and NFKC, without punctuation and white space except the LF of each
+    line.
     """
     wide = WIDE_IGNORED.sub("", text.decode(errors="replace").casefold())
-    # Last: without nonbreaking spaces and dots (…) most text is in this form already.
+    # NFKC comes last: without nonbreaking spaces and … most text is in this form already.
     return unicodedata.normalize("NFKC", wide).encode().translate(None, ASCII_IGNORED)
 
 
 def tidy_text(text: bytes) -> bytes:
-    """Return lines as cleaning leaves them: CRLF makes no other pair."""
+    """Return lines as cleaning leaves them, so that a pair with CRLF is the same pair."""
     return "\n".join(map(tidy, text.decode(errors="replace").split("\n"))).encode()
 
 
@@ -59,14 +57,14 @@ def pair_hashes(src: Iterable[bytes], tgt: Iterable[bytes]) -> Hashes:
 def survey_shard(
     work: Path, index: int, shard: Shard, sides: tuple[str, ...], languages: tuple[str, str]
 ) -> Outcome:
-    """Read a shard of any set as it is, and write the hashes of its pairs (2, references, pairs):
-    exact, and normalised (0 if there is only punctuation).
+    """Hash the pairs of a shard of any set before cleaning. Write the hashes (2, references, pairs)
+    of the exact pairs and of the normalised pairs (0 for a pair without text).
 
     Args:
-        sides: the names of its streams.
-        languages: source and target.
-    Returns: by side, lines in another script than the side's, and lines that are the same as the
-        source, not blank.
+        sides: the names of the shard's streams.
+        languages: of source and target.
+    Returns: for each side the number of lines in another script, and of lines that equal the
+        source and are not blank; the file.
     """
     finders = {side: ForeignLines(languages[side != "src"]) for side in sides}
     foreign = dict.fromkeys(sides, 0)
@@ -104,18 +102,18 @@ def compare_hashes(
     held_out: tuple[range, ...],
     settings: PrepSettings,
 ) -> Outcome:
-    """Compare the pairs whose hash is in one of equal ranges, and write the numbers of the training
-    pairs that the settings drop, by reason.
+    """Compare the pairs whose hash is in range `index` of `parts` equal ranges. Write the row
+    numbers of the training pairs to drop, by reason.
 
     Args:
         step: the folder of the results in the work folder.
-        parts: how many ranges there are.
-        train: shards of the training text, the first of those surveyed.
-        held_out: for each dev or test set its shards among those surveyed.
-    Returns: duplicates; for each dev or test set the rows with a pair that training has, exactly
-        and normalised.
+        parts: the number of ranges.
+        train: the number of training shards, which were surveyed first.
+        held_out: for each dev or test set the numbers of its surveyed shards.
+    Returns: the number of duplicates; for each dev or test set the rows with a pair that the
+        training text contains, exactly and normalised; the files.
     """
-    # the last hash of the range, because the first of the next one may be 2 ** 64
+    # Both ends belong to the range, because the first hash of the next range may be 2 ** 64.
     of_part = np.uint64((index << 64) // parts), np.uint64(((index + 1 << 64) // parts) - 1)
     ours = [_hashes_between(work, range(train), kind, *of_part) for kind in (0, 1)]
     others = [
@@ -136,9 +134,9 @@ def compare_hashes(
         kind = int(settings.drop_overlap == "normalised")
         hashes, places = ours[kind]
         leaked = np.isin(hashes, np.concatenate([pairs[kind][0] for pairs in others]))
-        dropped[LEAKED] = places[leaked]
+        dropped[HELD_OUT] = places[leaked]
     if settings.deduplicate:
-        dropped[REPEATED] = np.delete(rows, first)
+        dropped[DUPLICATE] = np.delete(rows, first)
     paths = [work / step / f"{index:05}.{reason}.npy" for reason in dropped]
     for path, numbers in zip(paths, dropped.values(), strict=True):
         files.write_array(path, np.sort(numbers))
@@ -148,8 +146,11 @@ def compare_hashes(
 def _hashes_between(
     work: Path, shards: range, kind: int, low: np.uint64, high: np.uint64, text_only: bool = False
 ) -> tuple[Hashes, Ints]:
-    """Return the hashes of some shards in a range, both ends included, and the rows that have
-    them.
+    """Return the hashes of some shards from `low` to `high`, and the row of each hash.
+
+    Args:
+        kind: 0 for exact, 1 for normalised pairs.
+        text_only: True to leave out pairs without text.
     """
     hashes = [np.zeros(0, np.uint64)]
     rows = [np.zeros(0, np.int64)]
@@ -166,8 +167,8 @@ def _hashes_between(
 
 
 def overlaps(values: Sequence[files.JsonObject]) -> list[list[int]]:
-    """Return for each dev or test set the rows with a pair that training has, exactly and
-    normalised: a row is in several ranges of hashes if it has several references.
+    """Return for each dev or test set the number of rows with a pair that the training text
+    contains, exactly and normalised. A row with several references may be in several parts.
     """
     return [
         [len(set().union(*rows)) for rows in zip(*parts, strict=True)]
@@ -176,14 +177,18 @@ def overlaps(values: Sequence[files.JsonObject]) -> list[list[int]]:
 
 
 def read_wanted(folder: Path, shard: Shard) -> tuple[Mask, dict[str, dict[str, int]]]:
-    """Return which rows of a shard of training text are wanted, and how many are not, by reason;
-    each row has one reason. All are wanted if the folder drops none.
+    """Read which rows of a training shard are not dropped.
+
+    Args:
+        folder: the results of `compare_hashes`; all rows are wanted if it has none.
+        shard: of the training text.
+    Returns: True for each row that is wanted, and the other rows by reason.
     """
     wanted = np.ones(shard.rows, bool)
     reasons = {}
-    for reason, name in ((HELD_OUT, LEAKED), (DUPLICATE, REPEATED)):
+    for reason in (HELD_OUT, DUPLICATE):
         before = np.count_nonzero(wanted)
-        for path in folder.glob(f"*.{name}.npy"):
+        for path in folder.glob(f"*.{reason}.npy"):
             numbers = np.load(path, "r", allow_pickle=False)
             low, high = np.searchsorted(numbers, [shard.first, shard.first + shard.rows])
             wanted[numbers[low:high] - shard.first] = False

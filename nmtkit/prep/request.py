@@ -1,5 +1,5 @@
-"""What prep is asked to prepare: own files, a generated corpus or a published one, with the
-settings it asks for.
+"""The user's request to prep: own files, a generated data set or a downloaded one, and the
+settings.
 """
 
 from __future__ import annotations
@@ -38,33 +38,33 @@ from nmtkit.prep.text_model import text_model
 from nmtkit.settings import PrepSettings
 from nmtkit.text.sentencepiece import load_package
 
-FEW, MANY = "small", "base"
-"""Presets of own files with fewer training pairs than `MANY_PAIRS`, and with as many or more."""
 MANY_PAIRS = 500_000
+"""Own files with fewer training pairs get the preset `small`, all others `base`."""
 WITHOUT_EFFECT = {
     "bpe": ("vocab_size", "prep.merges is the size"),
     "sentencepiece": ("vocab_threshold", "it is for prep.subwords=bpe"),
 }
-"""A setting of prep without effect by `prep.subwords`, and why."""
+"""For a value of `prep.subwords` a setting that has no effect, and why."""
 USES = {"from_dir": "data sets that are downloaded", "seed": "generated corpora such as demo"}
+"""Options that not every corpus has a use for, and which corpora do."""
 
 
 class Request:
-    """What to prepare.
+    """The corpus to prepare, and how.
 
     Args:
         options: of the command.
     Attributes:
         dataset: None if all files are the user's own.
-        generator: the function that generates the data set; empty for files.
+        drawn: size and seed of a generated data set; otherwise empty.
         own_corpus: the user's own files: a whole corpus, or test sets beside those of a data set.
         text_model: of `--like`, `--codes` and `--vocab`, or `--spm`; empty if all is learnt.
-        preset: of the systems to come.
+        preset: the default preset of systems that will be trained.
         settings: of prep.
-        doubts: what may be a slip, a line each.
-        note: which preset was chosen for own files, and why.
+        doubts: warnings of possible mistakes, one a line.
+        note: the preset that was chosen for own files, and why.
     Raises: ConfigError if files or languages are missing, for a name that is wrong or taken, an
-        option that means nothing here, or a setting that does not exist, is not one of prep, or
+        option that has no effect here, or a setting that does not exist, is not one of prep, or
         contradicts the text model; DataError if own training text cannot be read.
     """
 
@@ -80,21 +80,25 @@ class Request:
         documents = assigned(options.docs, "--docs")
         trees = assigned(options.parses, "--parses")
         self.parses = {name: Path(file) for name, file in trees.items()}
-        self.generator = ""
+        self.drawn: dict[str, int] = {}
         if options.train is not None or options.dev is not None:
             self.dataset: Dataset | None = None
             self.own_corpus = self._own_corpus(documents)
             self.preset = options.preset or self._preset_by_size()
         else:
             self.dataset = _dataset(options)
-            self.generator = self.dataset.entry.generator
+            if self.dataset.entry.generator:
+                size = options.size or self.dataset.entry.train_pairs
+                self.drawn = {"size": size, "seed": options.seed}
             self.own_corpus = _further_tests(self.dataset, options.test, documents)
             self.preset = options.preset or self.dataset.entry.preset
         self.text_model.check_languages((self.own_corpus.src, self.own_corpus.tgt))
         for path in self.parses.values():
             files.check_file(path, where="--parses")
         self.doubts = suffix_doubts(self.own_corpus) + document_doubts(self.own_corpus)
-        _check_array(options)
+        if options.shard is not None and options.shard >= (options.shards or 0):
+            hint = "a job of an array needs both: --shards N --shard K, with K from 0 to N - 1"
+            raise ConfigError("--shard needs --shards, and must be below it", "--shard", hint)
         if options.parser is not None:
             unknown = f"unknown parser '{options.parser}'"
             check_known(options.parser, PARSERS, unknown, "--parser")
@@ -103,17 +107,17 @@ class Request:
             self.doubts += language_doubts(self.own_corpus, self.settings)
 
     def _settings(self) -> PrepSettings:
-        """Return the settings: default, data set, preset, data set with this preset, file, --set;
-        what the text model brings along counts most.
+        """Return the settings. Later layers replace earlier ones: defaults, data set, preset, data
+        set with this preset, --config, --set, text model.
         """
-        assigned_values = settings.parse_set(self.options.assignments)
-        for section, values in assigned_values.items():
+        assignments = settings.parse_set(self.options.assignments)
+        for section, values in assignments.items():
             if section != "prep":
                 hint = "give it to the stage it is for (train, translate)"
                 name = f"{section}.{next(iter(values))}"
                 raise ConfigError(f"prep doesn't read {name}", where="--set", hint=hint)
         entry, config = self.dataset and self.dataset.entry, self.options.config
-        by_user = settings.merge(settings.load_config(config) if config else {}, assigned_values)
+        by_user = settings.merge(settings.load_config(config) if config else {}, assignments)
         layers = [
             {"prep": entry.prep if entry else {}},
             settings.load_preset(self.preset),
@@ -121,9 +125,9 @@ class Request:
             by_user,
         ]
         values = settings.merge(*layers).get("prep", {})
-        own = settings.build(PrepSettings, values, "prep")
+        without_model = settings.build(PrepSettings, values, "prep")
         result = settings.build(PrepSettings, values | self.text_model.settings, "prep")
-        self.text_model.check(own, by_user.get("prep", {}))
+        self.text_model.check(without_model, by_user.get("prep", {}))
         key, why = WITHOUT_EFFECT.get(result.subwords, ("", ""))
         if by_user.get("prep", {}).get(key):
             self.doubts.append(
@@ -134,53 +138,56 @@ class Request:
         return result
 
     def identity(self, known: files.JsonObject) -> files.JsonObject:
-        """Return what the text is, so that equal requests give equal corpora.
+        """Return all that decides which text is prepared: two requests with equal identities and
+        settings give the same corpus.
 
         Args:
-            known: the files that were read the last time, as in the manifest.
+            known: the manifest's `inputs`, the facts of files that were read before.
         Raises: ConfigError for sets that cannot be chosen or have a name that is taken; DataError
             for a file that cannot be read.
         """
-        corpus, dataset, size = self.own_corpus, self.dataset, self.options.size
+        corpus, dataset, options = self.own_corpus, self.dataset, self.options
         identity: files.JsonObject = {"dataset": corpus.name, "src": corpus.src, "tgt": corpus.tgt}
         if dataset:
             _refuse_taken_names(dataset, self.settings, corpus)
             _check_named_files(corpus)
         if corpus.sets:
             identity["sets"] = [_set_identity(text, known) for text in corpus.sets]
-        if self.generator or not dataset:
-            _refuse_choice(corpus.name if dataset else "own files", self.settings)
-        else:
+        if dataset and not self.drawn:
             identity["resources"] = published.identity(dataset, self.settings)
-        if self.generator:
-            identity |= self._drawn()
-        elif size is not None:
-            identity["size"] = size
+        elif self.settings.dev or self.settings.test:
+            name = corpus.name if dataset else "own files"
+            raise ConfigError(
+                f"prep.dev and prep.test have no effect on {name}",
+                where="--set",
+                hint="they choose among the sets of a data set that is downloaded; own files: --dev"
+                " SRC TGT --test SRC,TGT",
+            )
+        if options.size is not None:
+            identity["size"] = options.size
+        identity |= self.drawn
         used = {"given": self.text_model.paths(self.settings), "parses": self.parses}
         for key, paths in used.items():
             if paths:
                 identity[key] = {name: _known_sha256(path, known) for name, path in paths.items()}
-        return identity | ({"parser": self.options.parser} if self.options.parser else {})
-
-    def _drawn(self) -> dict[str, int]:
-        """Return the size and the seed of a generated data set."""
-        assert self.dataset
-        size = self.options.size or self.dataset.entry.train_pairs
-        return {"size": size, "seed": self.options.seed}
+        return identity | ({"parser": options.parser} if options.parser else {})
 
     def locate(self) -> Callable[[Path], Corpus]:
-        """Find or download the files; return what makes the corpus readable in a folder."""
+        """Find or download the files.
+
+        Returns: a function that writes the text of a data set into a folder, and returns the
+            corpus.
+        """
         dataset = self.dataset
         if dataset is None:
             return lambda folder: self.own_corpus
-        if self.generator:
-            drawn = self._drawn()
-            return lambda folder: self._with_own(generated.corpus(dataset, folder, **drawn))
+        if self.drawn:
+            return lambda folder: self._with_own(generated.corpus(dataset, folder, **self.drawn))
         read = published.find(dataset, self.settings, self.options.from_dir)
         return lambda folder: _with_first(self._with_own(read(folder)), self.options.size)
 
     def _with_own(self, corpus: Corpus) -> Corpus:
-        """Return a corpus with the user's own test sets and parses."""
+        """Add the user's own test sets and parses to a corpus."""
         return with_parses(replace(corpus, sets=corpus.sets + self.own_corpus.sets), self.parses)
 
     def _own_corpus(self, documents: Mapping[str, str]) -> Corpus:
@@ -205,23 +212,18 @@ class Request:
         return corpus
 
     def _preset_by_size(self) -> str:
-        """Return the preset for the user's own training text, and note why."""
-        few = _few_pairs(self.own_corpus.sets[0])
-        preset, pairs = FEW if few else MANY, f"{MANY_PAIRS:,} training pairs"
-        why = f"fewer than {pairs}" if few else f"{pairs} or more"
+        """Return the preset for the size of the user's training text, and note why."""
+        pairs = f"{MANY_PAIRS:,} training pairs"
+        if _few_pairs(self.own_corpus.sets[0]):
+            preset, why = "small", f"fewer than {pairs}"
+        else:
+            preset, why = "base", f"{pairs} or more"
         self.note = f"preset {preset}, for {why}; another one: --preset NAME"
         return preset
 
 
-def _check_array(options: PrepOptions) -> None:
-    """Refuse the number of a job that its array does not have."""
-    if options.shard is not None and options.shard >= (options.shards or 0):
-        hint = "a job of an array needs both: --shards N --shard K, with K from 0 to N - 1"
-        raise ConfigError("--shard needs --shards, and must be below it", "--shard", hint)
-
-
 def _check_named_files(corpus: Corpus) -> None:
-    """Refuse a path that is not a file, with the option that names it."""
+    """Raise an error that names the option, for a path that is not a file."""
     for text in corpus.sets:
         for path in text.files():
             files.check_file(path, where=flag(text.split))
@@ -230,12 +232,12 @@ def _check_named_files(corpus: Corpus) -> None:
 
 
 def _with_first(corpus: Corpus, pairs: int | None) -> Corpus:
-    """Return the corpus with only the first pairs of its training text wanted (None: all)."""
+    """Keep only the first pairs of a corpus's training text (None: all)."""
     return replace(corpus, sets=[replace(corpus.sets[0], first=pairs), *corpus.sets[1:]])
 
 
 def _refuse_ignored(subject: str, options: PrepOptions, *names: str) -> None:
-    """Raise a ConfigError for an option that has no effect and is not at its default."""
+    """Raise ConfigError for an option that is not at its default, because it has no effect."""
     for name in names:
         if getattr(options, name) != PrepOptions.model_fields[name].default:
             hint = f"leave it out; it is for {USES[name]}"
@@ -243,7 +245,7 @@ def _refuse_ignored(subject: str, options: PrepOptions, *names: str) -> None:
 
 
 def _few_pairs(train: SetFiles) -> bool:
-    """True if an own training text has fewer than `MANY_PAIRS` pairs; at most as many are read."""
+    """True if a training text has fewer than `MANY_PAIRS` pairs. Reads only that many."""
     lines = itertools.chain.from_iterable(map(files.byte_lines, train.src))
     is_pair = {
         BLANK: bytes.strip,
@@ -253,16 +255,6 @@ def _few_pairs(train: SetFiles) -> bool:
     pairs = filter(is_pair[train.between], lines) if train.between else lines
     read = itertools.islice(pairs, min(MANY_PAIRS, train.first or MANY_PAIRS))
     return sum(1 for _ in read) < MANY_PAIRS
-
-
-def _refuse_choice(corpus: str, prep_settings: PrepSettings) -> None:
-    if prep_settings.dev or prep_settings.test:
-        raise ConfigError(
-            f"prep.dev and prep.test have no effect on {corpus}",
-            where="--set",
-            hint="they choose among the sets of a data set that is downloaded; own files: --dev SRC"
-            " TGT --test SRC,TGT",
-        )
 
 
 def _set_identity(text: SetFiles, known: files.JsonObject) -> files.JsonObject:
@@ -275,7 +267,7 @@ def _set_identity(text: SetFiles, known: files.JsonObject) -> files.JsonObject:
 
 
 def _known_sha256(path: Path, known: files.JsonObject) -> str:
-    """Return the checksum of a file: from the manifest if the file's size and time are the same."""
+    """Return the checksum of a file; read the file only if its size or time is not the known."""
     facts = known.get(str(path))
     if facts and "sha256" in facts and path.is_file():
         status = path.stat()
@@ -285,7 +277,7 @@ def _known_sha256(path: Path, known: files.JsonObject) -> str:
 
 
 def _dataset(options: PrepOptions) -> Dataset:
-    """Return the registered data set that is asked for."""
+    """Return the registered data set that the options name."""
     name = options.dataset
     if name is None:
         raise ConfigError(
@@ -311,9 +303,9 @@ def _dataset(options: PrepOptions) -> Dataset:
 
 
 def _further_tests(dataset: Dataset, test: Sequence[str], documents: Mapping[str, str]) -> Corpus:
-    """Return the user's test sets beside those of a data set, as a corpus of them alone.
+    """Return a corpus of only the test sets that the user adds to a data set.
 
-    Raises: ConfigError for documents of a set that is not among them.
+    Raises: ConfigError for documents of any other set.
     """
     tests = [file_list(value, "--test") for value in test]
     sets = own_tests(tests, [dataset.src, dataset.tgt])
@@ -335,7 +327,7 @@ def _further_tests(dataset: Dataset, test: Sequence[str], documents: Mapping[str
 
 
 def _refuse_taken_names(dataset: Dataset, prep_settings: PrepSettings, own_corpus: Corpus) -> None:
-    """Raise a ConfigError if a test set of the user's has the name of a prepared set."""
+    """Raise ConfigError if one of the user's test sets has the name of a set of the data set."""
     sets = [text.name for text in dataset.choose(prep_settings.dev, prep_settings.test)]
     for text in own_corpus.sets:
         if text.name in (sets or ["train", "dev", "test"]):

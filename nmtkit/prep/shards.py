@@ -1,4 +1,4 @@
-"""Shards: consecutive rows of parallel text, found in its files without reading what is before."""
+"""Shards: consecutive rows of parallel text, read from the middle of its files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from nmtkit.errors import DataError
 from nmtkit.prep.tasks import Outcome
 
 MARK_EVERY = 1024
-"""Lines between two marks of a file: places where reading can begin."""
+"""Lines between two marks of a file. Reading can begin at a mark."""
 RUN_AGAIN = "run prep again, and leave its files alone until it ends"
 PARTS, FEWEST, MOST = 64, 5_000, 200_000
 """The default number of shards of a text, and the fewest and the most rows of a shard."""
@@ -24,7 +24,7 @@ class Lines:
 
     Attributes:
         path: the file, not compressed.
-        mark: byte of a line at or before the first line.
+        mark: offset in bytes of the last mark at or before the first line.
         skip: lines from the mark to the first line.
         count: number of lines.
     """
@@ -47,9 +47,9 @@ class Shard:
     """Consecutive rows of parallel text.
 
     Attributes:
-        index: its place among the shards of the text.
-        first: number of its first row.
-        rows: how many rows it has.
+        index: the number of the shard in its text.
+        first: the number of its first row.
+        rows: the number of rows.
         streams: the lines of each side.
     """
 
@@ -60,14 +60,14 @@ class Shard:
 
     @property
     def name(self) -> str:
-        """The beginning of the names of its files."""
+        """The beginning of the names of the shard's files."""
         return f"{self.index:05}"
 
     def chunks(self, max_rows: int = 4000, max_bytes: int = 1 << 20) -> Iterator[list[bytes]]:
         """Read the rows in chunks of bounded size.
 
         Args:
-            max_rows, max_bytes: a chunk ends when it has so much.
+            max_rows, max_bytes: a chunk ends when it reaches one of them.
         Returns: for each chunk the lines of each side, each line with its LF.
         Raises: DataError if a file has changed since it was inspected.
         """
@@ -111,16 +111,16 @@ SetShards = dict[str, list[Shard]]
 
 @dataclass(frozen=True)
 class TextFile:
-    """A text file, as prep has read it."""
+    """The facts of a text file."""
 
     sha256: str
     lines: int
     size: int
     mtime_ns: int
     plain: Path = field(repr=False)
-    """The file, or its text if it is compressed, so that shards can be cut from it."""
+    """The file; if it is compressed, its decompressed copy."""
     marks: list[int] = field(repr=False)
-    """Byte of every MARK_EVERY-th line of the text."""
+    """The offset in bytes of every MARK_EVERY-th line of the plain text."""
 
     def as_json(self) -> files.JsonObject:
         """Return the facts for the manifest."""
@@ -128,7 +128,7 @@ class TextFile:
 
 
 def shard_rows(total: int, wanted: int) -> int:
-    """Return the rows of each shard but the last.
+    """Return the number of rows of each shard but the last.
 
     Args:
         total: rows of the text.
@@ -141,9 +141,8 @@ def cut(streams: Sequence[Sequence[TextFile]], rows: int) -> list[Shard]:
     """Cut parallel text into shards.
 
     Args:
-        streams: the files of each side, one after the other; all sides have as many lines.
+        streams: the files of each side; all sides have the same number of lines.
         rows: of each shard but the last.
-    Returns: the shards, a function of the arguments alone.
     """
     total = sum(text.lines for text in streams[0])
     shards = []
@@ -155,7 +154,7 @@ def cut(streams: Sequence[Sequence[TextFile]], rows: int) -> list[Shard]:
 
 
 def _parts(stream: Sequence[TextFile], first: int, last: int) -> Iterator[Lines]:
-    """Yield the lines from `first` up to `last` of several files, counted through all of them."""
+    """Yield the lines from `first` up to `last` of files that are read one after another."""
     before = 0
     for text in stream:
         begin, end = max(first - before, 0), min(last - before, text.lines)
@@ -165,9 +164,14 @@ def _parts(stream: Sequence[TextFile], first: int, last: int) -> Iterator[Lines]
         before += text.lines
 
 
+def unpacked(work: Path, index: int) -> Path:
+    """Return the file that `unpack` writes."""
+    return work / "plain" / f"{index:05}.txt"
+
+
 def unpack(work: Path, index: int, path: Path) -> Outcome:
-    """Write a compressed text file as plain text: plain/INDEX.txt."""
-    plain = work / "plain" / f"{index:05}.txt"
+    """Write a compressed text file as plain text."""
+    plain = unpacked(work, index)
     with files.writing(plain, "wb", durable=False) as out:
         for block in files.line_blocks(path, size=MARK_EVERY):
             out.writelines(block)

@@ -1,8 +1,9 @@
-"""The stage `prep`: the prep folder appears whole or not at all."""
+"""The stage `prep`. The prep folder appears complete or not at all."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import socket
@@ -26,7 +27,7 @@ from nmtkit.prep.plan import Plan
 from nmtkit.prep.reporting import report
 from nmtkit.prep.request import Request
 from nmtkit.prep.rewrite import rewritten
-from nmtkit.prep.work import OUT, remove_left, work_folder, work_key
+from nmtkit.prep.work import OUT, remove_left, work_folder
 from nmtkit.records import Manifest, load, load_or_warn
 from nmtkit.run import Run
 from nmtkit.settings import PrepSettings
@@ -34,20 +35,20 @@ from nmtkit.text.tokenizer import SIDES, tokenizer_name, unspaced
 from nmtkit.toml import changes, flat, write_toml
 
 WORK, RAW, LOCAL = "prep-work", "raw", "local"
-WORK_FORMAT = 4
-"""Version of the files that tasks leave in a work folder; work of another version is made anew."""
+WORK_FORMAT = 5
+"""Version of the files in a work folder. Work of another version is not continued."""
 FEW_LINES = 2000
-"""A training text of so few lines is prepared faster than worker processes start."""
+"""A training text of at most this many lines is prepared before worker processes would start."""
 
 
 def prep(dataset: str | None = None, **values: Any) -> Run:
     """Prepare a corpus: clean, tokenize, truecase, BPE, vocabulary, store.
 
     Args:
-        dataset: a registered name; for own files, a name of the user's (None: the language pair).
-        values: of `PrepOptions`.
+        dataset: a registered name; or a new name for own files (None: the language pair).
+        values: the other fields of `PrepOptions`.
     Returns: the run.
-    Raises: ConfigError, DataError, EnvironmentProblem; then nothing of the prep folder has changed.
+    Raises: ConfigError, DataError, EnvironmentProblem; the prep folder is then unchanged.
     """
     options = PrepOptions.of({"dataset": dataset, **values})
     request = Request(options)
@@ -71,13 +72,8 @@ def prep(dataset: str | None = None, **values: Any) -> Run:
     return run
 
 
-def _prepare(
-    run: Run,
-    request: Request,
-    identity: dict[str, Any],
-    old: Manifest | None,
-) -> None:
-    """Make the prep folder anew; `old` describes the one that it replaces."""
+def _prepare(run: Run, request: Request, identity: dict[str, Any], old: Manifest | None) -> None:
+    """Make the prep folder. `old` is the manifest of the folder that it replaces."""
     options = request.options
     work = options.work or run.path / WORK
     shared = options.shard is not None
@@ -100,7 +96,6 @@ def _prepare(
         corpus = _checked(write_corpus(raw), request, inputs, raw)
         parser = Stanza(corpus.src) if options.parser else None
         jobs = options.jobs or cores()
-        # for a training text of a few lines, this process
         few = inputs.lines(corpus.sets[0].src) <= FEW_LINES and options.engine == LOCAL
         with engines.opened(options.engine, options.address, 1 if few else jobs) as engine:
             plan = Plan(work, key, corpus, inputs, request, engine, jobs, identity, parser)
@@ -121,20 +116,19 @@ def _prepare(
 
 
 def _key(request: Request, identity: dict[str, Any]) -> str:
-    """Return the key of the work: of the text, the settings, the tools and this version of prep."""
+    """Return the key of the work: a checksum of the text's identity, the settings and the tools."""
     corpus, settings = request.own_corpus, request.settings
-    return work_key(
-        {
-            "identity": identity,
-            "settings": settings.model_dump(exclude=MACHINE),
-            "tools": tools((corpus.src, corpus.tgt), settings),
-            "outcomes": WORK_FORMAT,
-        }
-    )
+    inputs = {
+        "identity": identity,
+        "settings": settings.model_dump(exclude=MACHINE),
+        "tools": tools((corpus.src, corpus.tgt), settings),
+        "format": WORK_FORMAT,
+    }
+    return files.text_sha256(json.dumps(inputs, sort_keys=True, default=str))
 
 
 def _checked(corpus: Corpus, request: Request, inputs: Inputs, raw: Path) -> Corpus:
-    """Return the corpus as plain text, one sentence a line; all its files are checked."""
+    """Check all files of a corpus, and return the corpus as plain text, one sentence a line."""
     if request.dataset:
         inputs.check(corpus.sets)
     corpus = rewritten(corpus, inputs, raw)
@@ -160,10 +154,9 @@ def _say_what_is_chosen(request: Request) -> None:
 
 
 def _up_to_date(run: Run, old: Manifest, identity: dict[str, Any], settings: PrepSettings) -> bool:
-    """True if the prep folder holds what is asked for.
+    """True if the prep folder holds the corpus of the request; False if a file is missing.
 
-    Returns: False if it is damaged and must be made again.
-    Raises: ConfigError if it holds something else.
+    Raises: ConfigError if the folder holds another corpus; DataError if a file has changed.
     """
     before = {"source": old.source, "prep": old.settings.model_dump(exclude=MACHINE)}
     after = {"source": identity, "prep": settings.model_dump(exclude=MACHINE)}
@@ -207,7 +200,7 @@ def _up_to_date(run: Run, old: Manifest, identity: dict[str, Any], settings: Pre
 
 
 def _shown(different: dict[str, tuple[str, str]], after_key: str = " ") -> list[str]:
-    """Return changes as text; long values, such as checksums, by their beginning."""
+    """Return changes as text. Long values, such as checksums, are cut."""
     return [
         after_key.join([key, " -> ".join(v if len(v) <= 40 else v[:12] + "…" for v in values)])
         for key, values in different.items()
@@ -215,7 +208,7 @@ def _shown(different: dict[str, tuple[str, str]], after_key: str = " ") -> list[
 
 
 def _note_preset(run: Run, preset: str) -> None:
-    """Record another preset, which shapes no text: it is that of the systems to come."""
+    """Record another preset for systems that will be trained. The text stays the same."""
     seed = load(Manifest, run.prep / MANIFEST).source.get("seed")
     with locked(run.path, "prep"), run.recorded("prep", seed=seed):
         old = load(Manifest, run.prep / MANIFEST)
@@ -227,9 +220,9 @@ def _note_preset(run: Run, preset: str) -> None:
 
 @contextlib.contextmanager
 def _nothing_left(run: Run, work: Path, fresh: bool) -> Iterator[None]:
-    """Leave no run folder behind if this call made it (`fresh`) and failed.
+    """Remove the run folder if this call made it (`fresh`) and failed.
 
-    Raises: KeyboardInterrupt that says what remains; EnvironmentProblem if nothing can be written.
+    Raises: KeyboardInterrupt that says which files remain; EnvironmentProblem for an OSError.
     """
     fresh = fresh and not run.history.exists()  # else another call was here before the lock
     try:
@@ -249,24 +242,24 @@ def _nothing_left(run: Run, work: Path, fresh: bool) -> Iterator[None]:
 
 
 def _owned(prep: Path) -> Collection[str]:
-    """Return the files of nmtkit in a prep folder."""
+    """Return the names of nmtkit's own files in a prep folder."""
     with contextlib.suppress(DataError):
         hashes = load(Manifest, prep / MANIFEST).files
-        # Nobody edits binary files, which may have gigabytes.
+        # Binary files are not read: nobody edits them, and they may have gigabytes.
         texts = {name: hashes[name] for name in hashes if not name.endswith((".bin", ".idx"))}
         return {MANIFEST, *STORES, *folders.unchanged(prep, texts)}
     return PREP
 
 
 def _publish(complete: Path, run: Run) -> None:
-    """Give the finished folder its name, and remove an older one."""
+    """Replace the prep folder by the finished one."""
     if complete.stat().st_dev != run.path.stat().st_dev:  # the work folder is on another disk
         complete = Path(shutil.move(complete, folders.temporary_name(run.prep, "tmp")))
     folders.publish(complete, run.prep, _owned)
 
 
 def _tidy(run: Run, work: Path) -> None:
-    """Remove what a call that was killed has left beside the finished folder, and say so."""
+    """Remove what a killed call has left beside the finished folder, and say so."""
     with contextlib.suppress(NmtkitError, OSError), locked(run.path, "prep"):
         folders.recover(run.prep, _owned)
         remove_left(work)

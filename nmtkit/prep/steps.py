@@ -1,12 +1,13 @@
-"""The steps of prep, each of them tasks over shards (`plan` has their order)."""
+"""The steps of prep; `plan` has their order. Each step is a list of tasks over shards."""
 
 from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -25,9 +26,8 @@ from nmtkit.prep.lookup import learn_models
 from nmtkit.prep.parse_spans import Stanza, check_parses, cut_spans, parse_text, sum_of_outcomes
 from nmtkit.prep.repeats import compare_hashes, overlaps, survey_shard
 from nmtkit.prep.request import Request
-from nmtkit.prep.shards import SetShards, Shard, TextFile, cut, shard_rows, unpack
-from nmtkit.prep.sums import by_frequency
-from nmtkit.prep.tasks import Fact, Runner, Task, total
+from nmtkit.prep.shards import SetShards, Shard, TextFile, cut, shard_rows, unpack, unpacked
+from nmtkit.prep.tasks import Fact, Outcome, Runner, Task, total
 from nmtkit.prep.word_table import merge_words
 from nmtkit.prep.work import OUT, TEXT_MODEL
 from nmtkit.records import Overlap, Repeats, TextRecipe
@@ -35,7 +35,20 @@ from nmtkit.text.side import RULES, TextSide
 from nmtkit.text.vocabulary import SPECIALS
 
 PART_BYTES = 1 << 26
-"""Bytes of hashes or words that one task compares or adds up, if memory allows more."""
+"""The most bytes of hashes or words that one task compares or adds up."""
+
+
+def by_frequency(reasons: Reasons) -> Reasons:
+    """Return the reasons why pairs were dropped, most frequent first."""
+    order = sorted(reasons, key=lambda reason: (-reasons[reason]["pairs"], reason))
+    return {reason: reasons[reason] for reason in order if reasons[reason]["pairs"]}
+
+
+def _over(
+    shards: Sequence[Shard], step: str, function: Callable[..., Outcome], *arguments: Any
+) -> list[Task]:
+    """Return a task of a step for each shard; its arguments begin with the shard."""
+    return [Task(step, shard.index, shard.rows, function, (shard, *arguments)) for shard in shards]
 
 
 @dataclass
@@ -43,15 +56,15 @@ class Steps:
     """The steps of preparing one corpus in a work folder.
 
     Args:
-        work: the work folder; what is finished in it is not done again.
-        key: of the work (`work.work_key`).
-        corpus: what to prepare.
-        inputs: its files.
-        request: what was asked for.
-        engine: where the tasks run; the output does not depend on it.
-        jobs: worker processes, for what is done here.
-        identity: what the text is, the manifest's `source`.
-        parser: of the source language, for the sets without a file of parses.
+        work: the work folder; a task that is finished there is not done again.
+        key: of the work (`stage._key`).
+        corpus: the text to prepare.
+        inputs: the files of the corpus.
+        request: the user's request.
+        engine: where the tasks run.
+        jobs: worker processes for steps that run here.
+        identity: the manifest's `source`.
+        parser: of the source language, for sets without a file of parses.
     """
 
     work: Path
@@ -79,7 +92,7 @@ class Steps:
         return self.settings.deduplicate or self.settings.drop_overlap != "none"
 
     def begin(self) -> None:
-        """Make what every task reads: the given text model, and how text becomes subwords."""
+        """Write what every task reads: the user's text model, and the recipe of the text."""
         (self.work / TEXT_MODEL).mkdir(parents=True, exist_ok=True)
         self.request.text_model.copy(self.work / TEXT_MODEL, self.settings)
         src, tgt = self.languages
@@ -100,49 +113,52 @@ class Steps:
         return result
 
     def _plain_texts(self) -> dict[Path, TextFile]:
-        """Return every text file so that a shard can be read from its middle."""
-        paths = {path: None for text in self.corpus.sets for path in text.files()}
-        paths |= {text.parses: None for text in self.corpus.sets if text.parses is not None}
-        packed = [path for path in paths if path.suffix in files.COMPRESSED]
-        names = {path: self.work / "plain" / f"{i:05}.txt" for i, path in enumerate(packed)}
-        tasks = [
-            Task("plain", i, self.inputs.lines([path]), unpack, (path.absolute(),))
-            for i, path in enumerate(packed)
-        ]
+        """Decompress text files, because reading a shard begins in the middle of a file; return
+        every text file with its plain text.
+        """
+        paths = [p for text in self.corpus.sets for p in (*text.files(), text.parses) if p]
+        texts, tasks = {}, list[Task]()
+        for path in dict.fromkeys(paths):
+            facts, plain = self.inputs.facts[path], path.absolute()
+            if path.suffix in files.COMPRESSED:
+                index = len(tasks)
+                tasks.append(Task("plain", index, facts.lines, unpack, (plain,)))
+                plain = unpacked(self.work, index)
+            texts[path] = replace(facts, plain=plain)
         self.runner.run("decompressing", tasks)
-        return {
-            path: replace(self.inputs.facts[path], plain=names.get(path, path).absolute())
-            for path in paths
-        }
+        return texts
 
     def survey(self, shards: SetShards) -> list[Fact]:
-        """Hash the pairs of all sets."""
-        parts = [(shard, tuple(t.sides)) for t in self.corpus.sets for shard in shards[t.name]]
-        tasks = [
-            Task("survey", index, shard.rows, survey_shard, (shard, sides, self.languages))
-            for index, (shard, sides) in enumerate(parts)
-        ]
+        """Hash the pairs of all sets, and count lines in another script."""
+        tasks = list[Task]()
+        for text in self.corpus.sets:
+            for shard in shards[text.name]:
+                arguments = shard, tuple(text.sides), self.languages
+                tasks.append(Task("survey", len(tasks), shard.rows, survey_shard, arguments))
         return self.runner.run_timed("find repeated pairs", "finding repeated pairs", tasks)
 
     def compare(self, shards: SetShards, surveyed: Sequence[Fact]) -> tuple[Repeats, str]:
         """Count repeated pairs.
 
-        Returns: the counts, and the folder with those that are dropped ("": none).
+        Args:
+            shards: of every set.
+            surveyed: the facts of `survey`.
+        Returns: the counts, and the folder with the pairs to drop ("" if none is dropped).
         """
-        sizes = [len(part) for part in shards.values()]
-        ends = itertools.accumulate(sizes)
-        held_out = tuple(range(*pair) for pair in itertools.pairwise(ends))
+        train, *held_out = map(len, shards.values())
+        ends = itertools.accumulate(held_out, initial=train)
+        ranges = tuple(range(*pair) for pair in itertools.pairwise(ends))
         rows = sum(shard.rows for shard in shards["train"])
         parts = self._parts(16 * rows)
         step = f"repeats.{parts}"
-        arguments = step, parts, sizes[0], held_out, self.settings
+        arguments = step, parts, train, ranges, self.settings
         tasks = [
             Task(step, part, rows // parts, compare_hashes, arguments) for part in range(parts)
         ]
         values = [fact.value for fact in self.runner.run("comparing pairs", tasks)]
         repeats = Repeats(
             duplicates=sum(value["duplicates"] for value in values),
-            identical=sum(fact.value["identical"]["ref"] for fact in surveyed[: sizes[0]]),
+            identical=sum(fact.value["identical"]["ref"] for fact in surveyed[:train]),
             overlap=[
                 Overlap(name=name, exact=exact, normalised=folded)
                 for name, (exact, folded) in zip(list(shards)[1:], overlaps(values), strict=True)
@@ -151,27 +167,29 @@ class Steps:
         return repeats, step if self.drops else ""
 
     def _parts(self, size: int) -> int:
-        """Return the number of tasks that compare hashes, or add up words, of this many bytes."""
+        """Return the number of tasks that together compare or add up `size` bytes."""
         within_memory = -(-8 * size * max(self.jobs, 1) // self.budget)
         return max(1, within_memory, size // PART_BYTES)
 
     def clean(self, shards: Sequence[Shard], dropped: str) -> list[Fact]:
-        """Clean the training text, without the pairs in the folder `dropped` (empty: all)."""
-        of_corpus = self.languages, self.settings, dropped
-        tasks = [
-            Task("clean", shard.index, shard.rows, clean_shard, (shard, *of_corpus))
-            for shard in shards
-        ]
+        """Clean the training text, without the pairs that `compare` left in the folder `dropped`
+        ("" if none is dropped).
+        """
+        tasks = _over(shards, "clean", clean_shard, self.languages, self.settings, dropped)
         return self.runner.run_timed("tidy, tokenize, clean, count", "tokenizing", tasks)
 
     def merge(self, cleaned: Sequence[Fact]) -> tuple[str, int]:
-        """Add up the words of all shards; return the folder with the parts, and their number."""
-        size = sum(
-            written.size
+        """Add up the word counts of all shards, in parts.
+
+        Returns: the folder of the parts, and their number.
+        """
+        tables = [
+            self.work / name
             for fact in cleaned
-            for name, written in fact.files.items()
+            for name in fact.files
             if not name.endswith((".text.npy", ".kept.npy"))
-        )
+        ]
+        size = sum(path.stat().st_size for path in tables)
         parts = self._parts(size)
         step = f"merge.{parts}"
         arguments = step, parts, len(cleaned)
@@ -180,7 +198,7 @@ class Steps:
         return step, parts
 
     def learn(self, merged: tuple[str, int]) -> Fact:
-        """Learn truecasers, subwords and vocabularies, here."""
+        """Learn truecasers, subwords and vocabularies in this process."""
         start = time.perf_counter()
         arguments = *merged, self.languages, self.settings, self.jobs
         fact = self.runner.run_here(Task("learn", 0, 0, learn_models, arguments))
@@ -201,12 +219,16 @@ class Steps:
     def encode(
         self, shards: Sequence[Shard], learnt: Fact, reasons: Reasons
     ) -> tuple[files.JsonObject, Reasons]:
-        """Encode the training text; return its entry of the manifest, and all dropped pairs."""
-        limits = max(learnt.value["vocabularies"]), self.settings.max_subwords
-        tasks = [
-            Task("encode", shard.index, shard.rows, encode_shard, (shard, *limits))
-            for shard in shards
-        ]
+        """Encode the training text.
+
+        Args:
+            shards: of the training text.
+            learnt: the fact of `learn`.
+            reasons: why cleaning dropped pairs.
+        Returns: the entry of the manifest, and why cleaning or encoding dropped pairs.
+        """
+        vocabulary = max(learnt.value["vocabularies"])
+        tasks = _over(shards, "encode", encode_shard, vocabulary, self.settings.max_subwords)
         encoded = self.runner.run_timed("truecase, segment, encode", "encoding", tasks)
         facts = total(fact.value for fact in encoded)
         reasons = reasons | facts["reasons"]
@@ -214,7 +236,7 @@ class Steps:
         return {"lines": facts["kept"], **facts["subwords"]}, reasons
 
     def refuse_nothing(self, kept: int, reasons: Reasons) -> None:
-        """Refuse a corpus without any pair that is kept."""
+        """Raise DataError if no training pair is kept."""
         if kept:
             return
         train = self.corpus.sets[0]
@@ -246,8 +268,8 @@ class Steps:
         ]
 
     def annotate(self, text: SetFiles, shards: Sequence[Shard]) -> files.JsonObject:
-        """Write where the documents of a set start, and the spans that its parses cut the source
-        into; return what its entry of the manifest says of them.
+        """Write the document starts of a set, and the phrases that parses give; return both parts
+        of the manifest's entry.
         """
         if text.docs is None and text.parses is None and self.parser is None:
             return {}
@@ -263,7 +285,7 @@ class Steps:
         return entry
 
     def _parsed(self, text: SetFiles, kept: Mask) -> Path | None:
-        """Parse the source of a set, and return the file of its trees."""
+        """Parse the source of a set, and return the file of its trees (None without a parser)."""
         if self.parser is None:
             return None
         path = self.out / "parses" / f"{text.name}.txt"
@@ -274,14 +296,11 @@ class Steps:
         return path
 
     def _spans(self, text: SetFiles, parses: Path, shards: Sequence[Shard]) -> files.JsonObject:
-        """Cut the sources of a set by their parses."""
+        """Cut the source sentences of a set into phrases by their parses."""
         trees = self.plain.get(parses) or inspect(parses, strict=True)
         streams = [[self.plain[path] for path in text.src], [trees]]
-        of_set = text.name, text.split == "train"
-        tasks = [
-            Task(f"spans.{text.name}", shard.index, shard.rows, cut_spans, (shard, *of_set))
-            for shard in cut(streams, shards[0].rows)
-        ]
+        parts = cut(streams, shards[0].rows)
+        tasks = _over(parts, f"spans.{text.name}", cut_spans, text.name, text.split == "train")
         stage, label = f"phrases of {text.name}", f"parses of {text.name}"
         facts = self.runner.run_timed(stage, label, tasks, sides=1)
         outcomes = sum_of_outcomes([fact.value["outcomes"] for fact in facts])

@@ -1,7 +1,7 @@
 """Tasks of prep: pure functions of files, which any Executor runs.
 
-Each task leaves its files in the work folder, and last a fact: what it found and the checksums of
-its files. A task with a fact is done.
+Each task writes its files into the work folder. Last it writes a fact: its result and the checksums
+of its files. A task with a fact is done.
 """
 
 from __future__ import annotations
@@ -22,37 +22,31 @@ import nmtkit
 from nmtkit import console, files
 from nmtkit.errors import DataError, EnvironmentProblem
 from nmtkit.prep.engines import Engine, other_version
-from nmtkit.records import Part, Record, load
+from nmtkit.records import Record, load
 
 Cached = TypeVar("Cached")
 WORK_RECORD = "work.json"
-"""The file that shows a worker that it sees the work folder."""
+"""The file by which a worker knows that it sees the work folder."""
 ATTEMPTS = 3
-"""So often a task is begun before a lost worker ends prep."""
-
-
-class Written(Part):
-    """A file that a task wrote."""
-
-    size: int
-    sha256: str
+"""The number of times that a task is begun before the loss of its worker is an error."""
 
 
 class Fact(Record):
-    """The result of a task, and its files by their paths in the work folder."""
+    """The result of a task."""
 
     again: ClassVar[str] = "give the same command again"
     value: files.JsonObject
-    files: dict[str, Written]
+    files: dict[str, str]
+    """The checksums of the task's files, by their paths in the work folder."""
     models: str = ""
     """The checksum of the models that the task read."""
 
     def checksum(self) -> str:
         """Return a checksum of the files of the task."""
-        return files.text_sha256("".join(self.files[name].sha256 for name in sorted(self.files)))
+        return files.text_sha256("".join(self.files[name] for name in sorted(self.files)))
 
     def write(self, path: Path) -> None:
-        """Write the file; one that a power cut damages is made again."""
+        """Write the fact. It may be lost in a power cut: then the task is done again."""
         with files.writing(path, durable=False) as stream:
             stream.write(self.model_dump_json())
 
@@ -78,19 +72,19 @@ class Damaged(DataError):
 
 
 Outcome = tuple[files.JsonObject, list[Path]]
-"""The result of a task, and the files that it wrote."""
+"""The value of a task's fact, and the files that the task wrote."""
 
 _cache: dict[Hashable, Any] = {}
 _current = ["", ""]
-"""The step of the task that this process does, and the key of its work."""
+"""The step that `_cache` is for, and the key of its work."""
 
 
 def step_cache(key: Hashable, make: Callable[[], Cached]) -> Cached:
-    """Return an object that a process makes once for all its tasks of a step.
+    """Return an object that this process makes only once for all its tasks of a step.
 
     Args:
-        key: of the object.
-        make: makes the object if the process does not have it.
+        key: identifies the object.
+        make: makes the object.
     """
     if key not in _cache:
         _cache[key] = make()
@@ -103,15 +97,14 @@ class Task:
     """A part of the work.
 
     Attributes:
-        step: the step it belongs to, and the folder of its fact.
-        index: its number in the step.
-        lines: its share of the step, for the progress.
-        function: called with the work folder, the index and the arguments; returns what it found,
-            and the files that it wrote. It may run again, in another process: then it writes the
-            same files.
-        key: of the work (`work.work_key`), for what a process keeps in memory.
-        models: checksum of the models that it reads, for a task after learning.
-        version: of the nmtkit that asks for it.
+        step: the name of the step, and the folder of the fact.
+        index: the number of the task in the step.
+        lines: the lines that the task reads, for the progress.
+        function: called with the work folder, the index and the arguments. It may run again in
+            another process, and then writes the same files.
+        key: of the work (`stage._key`), for `step_cache`.
+        models: checksum of the models that the task reads; empty before they are learnt.
+        version: of the nmtkit that submits the task.
     """
 
     step: str
@@ -124,7 +117,7 @@ class Task:
     version: str = nmtkit.__version__
 
     def path(self, work: Path) -> Path:
-        """Return the file of its fact."""
+        """Return the file of the fact."""
         return fact_path(work, self.step, self.index)
 
 
@@ -134,24 +127,22 @@ def fact_path(work: Path, step: str, index: int) -> Path:
 
 
 def read_fact(work: Path, step: str, index: int) -> Fact:
-    """Return the fact of a finished task, whose files are whole.
+    """Return the fact of a finished task.
 
-    Raises: Damaged if the fact or one of its files has changed or is missing.
+    Raises: Damaged if the fact or a file of the task has changed or is missing.
     """
     path = fact_path(work, step, index)
     try:
         fact = load(Fact, path)
     except DataError as error:
         raise Damaged(path.relative_to(work).as_posix(), step, index) from error
-    for name, written in fact.files.items():
-        path = work / name
-        if not path.is_file() or files.sha256(path) != written.sha256:
-            raise Damaged(name, step, index)
+    for name in files.changed(work, fact.files)[:1]:
+        raise Damaged(name, step, index)
     return fact
 
 
 def finished(work: Path, task: Task) -> Fact | None:
-    """Return the fact of a task if it is done, by the same models, and its files are whole."""
+    """Return the fact of a task; None if it is not done, is damaged, or read other models."""
     if not task.path(work).is_file():
         return None
     try:
@@ -163,9 +154,10 @@ def finished(work: Path, task: Task) -> Fact | None:
 
 
 def perform(work: Path, task: Task) -> Fact:
-    """Do a task, in any process on any machine that sees the work folder and the texts.
+    """Do a task, in any process on any machine.
 
-    Raises: EnvironmentProblem if the machine does not, or has another version of nmtkit.
+    Raises: EnvironmentProblem if the machine does not see the work folder or the texts, or has
+        another version of nmtkit.
     """
     if task.version != nmtkit.__version__:
         raise other_version(socket.gethostname(), nmtkit.__version__)
@@ -175,7 +167,7 @@ def perform(work: Path, task: Task) -> Fact:
             where="--work",
             hint="name a folder with --work that all nodes share",
         )
-    if _current != [task.step, task.key]:  # free what the process made for another step
+    if _current != [task.step, task.key]:
         _cache.clear()
     _current[:] = [task.step, task.key]
     collecting = gc.isenabled()
@@ -190,31 +182,25 @@ def perform(work: Path, task: Task) -> Fact:
     finally:
         if collecting:
             gc.enable()
-    written = {
-        path.relative_to(work).as_posix(): Written(
-            size=path.stat().st_size, sha256=files.sha256(path)
-        )
-        for path in paths
-    }
-    fact = Fact(value=value, files=written, models=task.models)
+    checksums = {path.relative_to(work).as_posix(): files.sha256(path) for path in paths}
+    fact = Fact(value=value, files=checksums, models=task.models)
     fact.write(task.path(work))
     return fact
 
 
 @dataclass
 class Runner:
-    """Runs tasks on an engine, those first that are not done.
+    """Runs tasks on an engine, except those that are done.
 
     Attributes:
         work: the work folder.
         key: of the work.
-        engine: which processes do the work.
+        engine: the processes that do the tasks.
         steps: the tasks of every step so far, so that a damaged file can be made again.
         facts: of all tasks of those steps.
-        share: (number, count) if this process does every `count`-th task from `number` on, and
-            takes of the others only what is done.
-        models: checksum of the models that further tasks read.
-        reused: how many tasks an earlier call has done.
+        share: (number, count) to do only every `count`-th task, from `number` on.
+        models: checksum of the models that later tasks read.
+        reused: the number of tasks that an earlier call has done.
         speed: of the steps, for the manifest.
     """
 
@@ -234,7 +220,7 @@ class Runner:
         Args:
             label: of the progress.
             tasks: numbered from 0.
-        Returns: the fact of each task.
+        Returns: the fact of each task; with `share` only of the tasks that are done.
         Raises: the error of a task; EnvironmentProblem if workers are lost again and again.
         """
         tasks = [replace(task, key=self.key, models=self.models) for task in tasks]
@@ -251,8 +237,7 @@ class Runner:
                 console.say(f"{label}: {len(facts):,} of {len(tasks):,} shards are done already")
             number, count = self.share or (0, 1)
             left = [task for task in tasks if task.index not in facts]
-            ours = [task for task in left if task.index % count == number]
-            self._complete(ours, facts, advance)
+            facts |= self._complete((t for t in left if t.index % count == number), advance)
         result = [facts[task.index] for task in tasks if task.index in facts]
         self.facts += result
         return result
@@ -260,19 +245,19 @@ class Runner:
     def run_timed(
         self, stage: str, label: str, tasks: Sequence[Task], sides: int = 2
     ) -> list[Fact]:
-        """Do the tasks of a step as `run`, and print and record how fast it was.
+        """Do the tasks of a step as `run` does; print and record its speed.
 
         Args:
-            stage: its name in the manifest.
+            stage: the name of the step in the manifest.
             label, tasks: as of `run`.
-            sides: how many sides of the text it reads.
+            sides: the number of sides of the text that the step reads.
         """
         with self.timed(stage, sides * sum(task.lines for task in tasks)):
             return self.run(label, tasks)
 
     @contextlib.contextmanager
     def timed(self, stage: str, lines: int) -> Iterator[None]:
-        """Print and record how fast a step was (lines count each side)."""
+        """Print and record the speed of a step that reads this many lines, of all sides."""
         start, reused = time.perf_counter(), self.reused
         yield
         if self.reused > reused:
@@ -285,21 +270,21 @@ class Runner:
         console.say(f"{stage}: {lines:,} lines in {seconds:.1f}s ({speed:,.0f} lines/s)")
 
     def run_here(self, task: Task) -> Fact:
-        """Do a step of one task in this process, unless it is done."""
+        """Do a step of one task in this process, unless the task is done."""
         self.steps[task.step] = [task]
         fact = finished(self.work, task) or perform(self.work, task)
         self.facts.append(fact)
         return fact
 
-    def _complete(
-        self, tasks: Sequence[Task], facts: dict[int, Fact], advance: console.Advance
-    ) -> None:
-        begun = Counter[tuple[str, int]]()
+    def _complete(self, tasks: Iterable[Task], advance: console.Advance) -> dict[int, Fact]:
+        """Do tasks of one step on the engine, and return their facts by index."""
+        facts = {}
+        attempts = Counter[int]()
         later = deque(tasks)
         waiting: dict[Future[Fact], Task] = {}
         while later or waiting:
             while later and len(waiting) < self.engine.ahead:
-                self._submit(later.popleft(), waiting, begun)
+                self._submit(later.popleft(), waiting, attempts)
             done, _ = wait(waiting, return_when=FIRST_COMPLETED)
             for future in sorted(done, key=lambda f: f.cancelled() or f.exception() is not None):
                 task = waiting.pop(future)
@@ -325,12 +310,13 @@ class Runner:
                         later.extendleft(waiting.values())
                         waiting.clear()
                         break
+        return facts
 
     def _submit(
-        self, task: Task, waiting: dict[Future[Fact], Task], begun: Counter[tuple[str, int]]
+        self, task: Task, waiting: dict[Future[Fact], Task], attempts: Counter[int]
     ) -> None:
-        begun[task.step, task.index] += 1
-        if begun[task.step, task.index] > ATTEMPTS:
+        attempts[task.index] += 1
+        if attempts[task.index] > ATTEMPTS:
             raise EnvironmentProblem(
                 f"a worker process was killed {ATTEMPTS} times in step {task.step}",
                 where=f"shard {task.index}",

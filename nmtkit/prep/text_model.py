@@ -1,5 +1,5 @@
-"""A text model that is given instead of learnt: `--like RUN`, `--codes` and `--vocab`, or `--spm`.
-Prep copies its files into the work folder, and learns only what is missing there.
+"""The user's text model: `--like RUN`, `--codes` and `--vocab`, or `--spm`. Prep copies its files
+into the work folder, and learns only the files that are missing there.
 """
 
 from __future__ import annotations
@@ -39,27 +39,27 @@ OF_THE_CORPUS = {
     "memory",
     "shard_lines",
 }
-"""Settings of prep that choose text, or how it is worked on; all others shape it."""
+"""Settings of prep that choose text, or how prep works. All other settings shape the text."""
 
 
 @dataclass(frozen=True)
 class TextModel:
-    """Files of a text model that is not learnt; by default none."""
+    """The user's text model; by default it has no files, and everything is learnt."""
 
     source: str = ""
-    """The options that name it, as typed."""
+    """The options that name the model, as typed."""
     settings: dict[str, Any] = field(default_factory=dict)
-    """Settings of prep that it brings along."""
+    """Settings of prep that belong to the model."""
     preset: str | None = None
-    """The preset that it brings along."""
+    """The preset of the model's run."""
     languages: tuple[str, str] | None = None
-    """The only source and target language that it is for."""
+    """The only source and target language that the model is for; None: any."""
     message: str = ""
-    """What prep says of it."""
+    """What prep prints about the model."""
     files: dict[str, Path] = field(default_factory=dict)
-    """By their names in the prep folder; `codes.bpe` may be one file for two vocabularies."""
+    """The files by their names in the prep folder. Two vocabularies may share `codes.bpe`."""
     vocabularies: tuple[Path, ...] = ()
-    """Subwords with their counts."""
+    """Files of subwords with their counts."""
 
     def paths(self, settings: PrepSettings) -> dict[str, Path]:
         """Return the files by their names in the prep folder."""
@@ -70,11 +70,11 @@ class TextModel:
         return {f"codes.{side}.bpe": codes for side in SIDES} | others
 
     def check(self, settings: PrepSettings, assigned: Mapping[str, Any]) -> None:
-        """Refuse settings of the user's that contradict the model's.
+        """Raise ConfigError if the user has set a value that contradicts the model.
 
         Args:
-            settings: without those of the model.
-            assigned: keys that the user has set.
+            settings: of prep, before the model's settings replace them.
+            assigned: the settings that the user has set.
         """
         for key in sorted(assigned.keys() & self.settings.keys()):
             of_user, of_model = getattr(settings, key), self.settings[key]
@@ -91,7 +91,7 @@ class TextModel:
             raise ConfigError("a vocabulary needs the merges that lead to it", "--vocab", hint)
 
     def check_languages(self, languages: tuple[str, str]) -> None:
-        """Refuse another language pair."""
+        """Raise ConfigError if the model is for another language pair."""
         if self.languages and self.languages != languages:
             option, run = self.source.split(maxsplit=1)
             raise ConfigError(
@@ -101,7 +101,7 @@ class TextModel:
             )
 
     def copy(self, folder: Path, settings: PrepSettings) -> None:
-        """Copy the files into a folder, and write the vocabularies."""
+        """Copy the files into a folder, and write vocabularies from the files of `--vocab`."""
         for name, path in self.paths(settings).items():
             with files.writing(folder / name, "wb") as copy, files.open_binary(path) as original:
                 shutil.copyfileobj(original, copy)
@@ -153,17 +153,16 @@ def _checked_names(run: Run, manifest: Manifest) -> list[str]:
     names = file_names((manifest.src, manifest.tgt), manifest.settings)
     if "subwords.spm" in manifest.files:  # may be one for both sides of two vocabularies
         names = list(dict.fromkeys(re.sub(r"\.(src|tgt)\.spm$", ".spm", n) for n in names))
-    unlisted = [name for name in names if name not in manifest.files]
     hashes = {name: manifest.files.get(name, "") for name in names}
-    for name in (unlisted or files.changed(run.prep, hashes))[:1]:
-        problem = "is missing" if name in unlisted else "is not as prep wrote it"
+    for name in files.changed(run.prep, hashes)[:1]:
+        problem = "is not as prep wrote it" if hashes[name] else "is missing"
         where, hint = run.prep / name, f"prepare that run again: {Manifest.again}"
         raise DataError(f"{name} of {run.path} {problem}", where, hint)
     return names
 
 
 def _from_models(models: tuple[Path, ...]) -> TextModel:
-    """Return models of SentencePiece."""
+    """Return one SentencePiece model for both sides, or one for each side."""
     sizes = {path: len(SentencePiece(path).pieces) for path in models}
     settings: dict[str, Any] = {"subwords": "sentencepiece"}
     names = ["subwords.spm"]

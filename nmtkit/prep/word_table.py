@@ -1,7 +1,7 @@
 """Tables of words with their counts, sorted by a hash of the word.
 
-So tables of shards are added up part by part, each part with the words whose hash is in some range,
-and the result depends on the text alone.
+Tables of shards are added up in parts, each with the words of one range of hashes. The result
+depends only on the text.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from nmtkit.text.tokenizer import SIDES
 
 NEVER = np.iinfo(np.int64).max
 FREQUENT = 1 << 16
-"""Words that occur so often are always learnt from."""
+"""A word that occurs this often is always learnt from."""
 WORD = np.dtype(
     [
         ("hash", "<u8"),
@@ -36,16 +36,16 @@ WORD = np.dtype(
         ("end", "<i8"),
     ]
 )
-"""A word of a table.
+"""A row of a table, for one word.
 
-hash: of its text. at_start, elsewhere, evidence: how often it occurs where a sentence starts,
-elsewhere, and as evidence of the truecaser. first: where it is first seen as evidence (its shard <<
-32 | its token). end: where its text ends in the texts of all words.
+hash: of the text. at_start, elsewhere, evidence: how often the word occurs at the start of a
+sentence, elsewhere, and as evidence for the truecaser. first: the place where it is first seen as
+evidence (shard << 32 | token). end: where its text ends in `WordTable.text`.
 """
 
 
 def refuse_collisions(rows: Array) -> None:
-    """Raise DataError if two words, sorted by hash, have the same."""
+    """Raise DataError if two rows have the same hash; the rows are sorted by hash."""
     if (rows["hash"][1:] == rows["hash"][:-1]).any():
         raise _collision()
 
@@ -82,7 +82,7 @@ class WordTable:
         return [text[start:end].decode() for start, end in itertools.pairwise([0, *ends])]
 
     def lengths(self) -> Ints:
-        """Return the bytes of each word."""
+        """Return the number of bytes of each word."""
         return np.diff(self.rows["end"], prepend=0)
 
     def counts(self) -> Ints:
@@ -99,14 +99,14 @@ class WordTable:
         return WordTable(rows, joined(self.text, starts_of(lengths)[mask], sizes))
 
     def part(self, number: int, parts: int) -> WordTable:
-        """Return the words of one of `parts` equal ranges of hashes, which together are all."""
+        """Return the words in range `number` of `parts` equal ranges of hashes."""
         hashes = self.rows["hash"]  # bisect, unlike searchsorted, reads few pages of a file
         low, high = (bisect_left(hashes, (n << 64) // parts, key=int) for n in (number, number + 1))
         rows = np.array(self.rows[low:high])
         begin = int(self.rows["end"][low - 1]) if low else 0
         end = int(rows["end"][-1]) if len(rows) else begin
         rows["end"] -= begin
-        # A view would keep the file open, and there is one of every shard.
+        # A view would keep the file of every shard open.
         return WordTable(rows, np.array(self.text[begin:end]))
 
     def save(self, path: Path) -> list[Path]:
@@ -127,8 +127,8 @@ class WordTable:
 
 
 def concatenated(tables: Sequence[WordTable]) -> WordTable:
-    """Return the words of several tables one after another: of consecutive parts
-    (`WordTable.part`) the whole table, of any others words that are not sorted.
+    """Return the rows of several tables one after another. They are sorted only if the tables are
+    consecutive parts (`WordTable.part`).
     """
     rows = np.concatenate([table.rows for table in tables])
     rows["end"] = np.cumsum(np.concatenate([table.lengths() for table in tables]))
@@ -136,7 +136,7 @@ def concatenated(tables: Sequence[WordTable]) -> WordTable:
 
 
 def merged(tables: Sequence[WordTable]) -> WordTable:
-    """Return one table with the words of several; counts are sums.
+    """Add up several tables.
 
     Raises: DataError if two words have the same hash but not the same length.
     """
@@ -157,15 +157,15 @@ def merged(tables: Sequence[WordTable]) -> WordTable:
 
 
 def merge_words(work: Path, index: int, step: str, parts: int, shards: int) -> Outcome:
-    """Add up the words of all shards whose hash is in one of equal ranges; write the table of each
-    side.
+    """Add up the word tables of all shards, for range `index` of `parts` equal ranges of hashes.
+    Write the table of each side.
 
     Args:
         step: the folder of the results in the work folder.
-        parts: how many ranges there are.
-        shards: how many shards were cleaned.
+        parts: the number of ranges.
+        shards: the number of shards that were cleaned.
     """
-    for shard in range(index, shards, parts):  # each shard is checked by one task
+    for shard in range(index, shards, parts):  # each shard is checked by only one task
         read_fact(work, "clean", shard)
     paths = []
     for side in SIDES:
@@ -178,17 +178,17 @@ def merge_words(work: Path, index: int, step: str, parts: int, shards: int) -> O
 
 
 def frequent_words(types: Ints, limit: int) -> Callable[[WordTable], WordTable]:
-    """Return a function that chooses the most frequent words of a table; the hash decides between
-    words of the same frequency.
+    """Return a function that chooses the most frequent words of a table. Among words of the same
+    frequency it chooses by hash.
 
     Args:
         types: number of words by frequency: 0, 1, …, FREQUENT or more (FREQUENT + 1).
-        limit: the number of words to choose, approximately.
+        limit: the approximate number of words to choose from all tables.
     """
     fits = np.cumsum(types[::-1])[::-1] <= limit
     least = int(fits.argmax()) if fits.any() else FREQUENT
     room = max(0, limit - int(types[least:].sum()))
-    # of the words that occur once less, those with a hash below this are chosen
+    # Of the words that occur one time less, those with a hash below this are chosen.
     below = np.uint64((room << 64) // max(1, int(types[least - 1])) if least else 0)
 
     def choose(table: WordTable) -> WordTable:

@@ -1,4 +1,4 @@
-"""The text of one side of a shard as numbers of words."""
+"""The text of one side of a shard as word numbers."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ LF = "\n"
 """The end of a line; no word holds an LF."""
 LONGEST_WORD = 1000
 KNOWN_PARTS = 1 << 18
-"""Parts that a process keeps from shard to shard."""
+"""If a process has seen more parts, it forgets them before the next shard."""
 
 
 @dataclass
 class Lines:
-    """Lines of one side as numbers of parts, and their sizes."""
+    """Lines of one side as part numbers."""
 
     parts: Ints32
-    """Numbers of the parts of all lines."""
+    """The part numbers of all lines."""
     lengths: Ints
     """Parts of each line (N)."""
     words: Ints
-    """Words of each line; characters, if these are counted (N)."""
+    """Words of each line; characters in text without spaces (N)."""
     giant: Mask
     """True for a line with a word that is too long (N)."""
 
 
 class _Words:
-    """The words that a process has met, by number; 0 is the end of a line."""
+    """The words that a process has seen, by number; 0 is the end of a line."""
 
     def __init__(self) -> None:
         self.numbers = Numbers(LF)
@@ -46,10 +46,10 @@ class _Words:
         self.sizes = np.zeros(1, np.int64)
         """Bytes of each word."""
         self.kinds = np.zeros((3, 1), bool)
-        """True for a word that ends a sentence, that stands before its start, that is a tag."""
+        """Rows: True for words that end a sentence, that delay its start, that are tags."""
 
     def update(self) -> None:
-        """Describe the words that are new."""
+        """Add the words that are new in `numbers`."""
         new = self.numbers.texts[len(self.hashes) :]
         encoded = [word.encode() for word in new]
         kinds = [
@@ -64,16 +64,16 @@ class _Words:
 
 
 class SideText:
-    """The tokenized text of one side of a shard, as numbers of words.
+    """The tokenized text of one side of a shard, as word numbers.
 
-    Text comes in parts: a part is what the tokenizer makes of one word of the raw text. So only
-    parts that are new are split into words. Parts and words keep their numbers from shard to shard.
+    A part is what the tokenizer makes of one word of the raw text: one or more words. Parts and
+    words keep their numbers from shard to shard, so each part is split into words only once.
 
     Args:
-        truecase: True if the truecaser looks at sentences.
-        by_character: True for a side without spaces between words, whose characters are counted.
+        truecase: True to mark sentence starts, for the truecaser.
+        by_character: True to count characters, for text without spaces between words.
     Attributes:
-        parts: the numbers of parts, for the tokenizer.
+        parts: the numbers of the parts; the tokenizer adds new ones.
     """
 
     def __init__(self, truecase: bool, by_character: bool = False) -> None:
@@ -83,7 +83,7 @@ class SideText:
 
     def _forget(self) -> None:
         self.parts, self._words = Numbers(LF), _Words()
-        # of each part: its size, whether it has a word that is too long, and its words
+        # for each part: its size, whether it has a word that is too long, and its words
         self._sizes, self._giant = np.zeros(1, np.int64), np.zeros(1, bool)
         self._flat, self._lengths = np.zeros(1, np.int32), np.ones(1, np.int64)
 
@@ -94,41 +94,37 @@ class SideText:
             self._forget()
 
     def read(self, lines: Sequence[Sequence[int]]) -> Lines:
-        """Return lines, each a list of numbers of parts, with their sizes; none is kept yet."""
+        """Measure lines, each a list of part numbers. `keep` adds them to the text."""
         lengths = np.fromiter(map(len, lines), np.int64, len(lines))
         numbers = np.fromiter(chain.from_iterable(lines), np.int32, int(lengths.sum()))
-        new = self.parts.texts[len(self._sizes) :]
-        size = _characters if self._by_character else _words
-        self._sizes = np.append(self._sizes, list(map(size, new))).astype(np.int64)
-        self._giant = np.append(self._giant, list(map(_is_giant, new))).astype(bool)
+        new = [part.split(" ") for part in self.parts.texts[len(self._sizes) :]]
+        sizes = [sum(map(len, words)) if self._by_character else len(words) for words in new]
+        giant = [max(map(len, words)) > LONGEST_WORD for words in new]
+        self._sizes = np.append(self._sizes, np.array(sizes, np.int64))
+        self._giant = np.append(self._giant, np.array(giant, bool))
         words = np.append(0, np.cumsum(self._sizes[numbers]))
-        giant = np.append(0, np.cumsum(self._giant[numbers]))
+        giants = np.append(0, np.cumsum(self._giant[numbers]))
         ends = np.cumsum(lengths)
         return Lines(
             numbers,
             lengths,
             words[ends] - words[ends - lengths],
-            giant[ends] > giant[ends - lengths],
+            giants[ends] > giants[ends - lengths],
         )
 
     def keep(self, lines: Lines, kept: Mask) -> None:
-        """Add some of the lines to the text of the shard.
-
-        Args:
-            lines: from `read`.
-            kept: for each line.
-        """
+        """Add lines from `read` to the text of the shard where `kept` is True."""
         parts = lines.parts[np.repeat(kept, lines.lengths)]
         ends = np.cumsum(lines.lengths[kept])
         self._kept.append(np.insert(parts, ends, 0).astype(np.int32))  # 0: the end of a line
 
     def finish(self, shard: int) -> tuple[Ints32, WordTable]:
-        """Return the text and its words.
+        """Return the text of the shard, and the table of its words.
 
         Args:
-            shard: its number.
-        Returns: for each token 2 × the row of its word in the table, plus 1 where a sentence
-            starts; LINE_END after each line. And the table.
+            shard: the number of the shard.
+        Returns: for each token 2 × the row of its word in the table, plus 1 at the start of a
+            sentence, with LINE_END after each line; and the table.
         """
         words, tokens = self._words, self._tokens()
         starts, evidence = np.zeros((2, len(tokens)), bool)
@@ -158,7 +154,7 @@ class SideText:
         return forms, WordTable(rows, text)
 
     def _tokens(self) -> Ints32:
-        """Return the text as numbers of words, 0 after each line."""
+        """Return the text as numbers of `_words`, with 0 after each line."""
         new = [part.split(" ") for part in self.parts.texts[len(self._lengths) :]]
         flat = list(map(self._words.numbers.__getitem__, chain.from_iterable(new)))
         self._flat = np.append(self._flat, np.array(flat, np.int32))
@@ -168,54 +164,43 @@ class SideText:
         return joined(self._flat, starts_of(self._lengths)[kept], self._lengths[kept])
 
 
-def _words(part: str) -> int:
-    return part.count(" ") + 1
-
-
-def _characters(part: str) -> int:
-    return len(part) - part.count(" ")
-
-
-def _is_giant(part: str) -> bool:
-    return len(part) > LONGEST_WORD and max(map(len, part.split(" "))) > LONGEST_WORD
-
-
 def _sentence_marks(tokens: Ints32, kinds: Mask) -> tuple[Mask, Mask]:
-    """Return which tokens start a sentence, and which are evidence of how words are written.
-
-    The starts are those of `truecase.sentence_starts`, for all lines at once. The evidence is the
-    words that do not begin a sentence, without marks and tags.
+    """Return which tokens start a sentence (`truecase.sentence_starts` does it for one line), and
+    which are evidence of how words are written: all but the first of a sentence, marks and tags.
 
     Args:
-        tokens: numbers of words; 0 ends a line.
-        kinds: of words, as `_Words.kinds`.
+        tokens: word numbers; 0 ends a line.
+        kinds: of the words, as `_Words.kinds`.
     """
     is_end, is_delayed, is_tagged = kinds
     is_skipped = is_delayed | is_tagged
     line_end = tokens == 0
-    # A sentence starts after an end mark or the end of a line; quotes and brackets do not count.
+    # A sentence starts after an end mark or a line end, whatever quotes and brackets are between.
     before = _last_before(~is_delayed[tokens])
     starts = ((before < 0) | (is_end[tokens] | line_end)[before]) & ~line_end
     evidence = np.zeros(len(tokens), bool)
-    read = np.flatnonzero(~is_skipped[tokens])  # tokens that evidence looks at, and line ends
+    read = np.flatnonzero(~is_skipped[tokens])  # quotes, brackets and tags are passed over
     evidence[read] = _evidence(is_end[tokens[read]], line_end[read])
     return starts, evidence
 
 
 def _last_before(mask: Mask) -> Ints:
-    """Return for each place the last one before it where the mask is True; -1: none."""
+    """Return for each place the last one before it where the mask is True; -1 if there is none."""
     places = np.where(mask, np.arange(len(mask)), -1)
     return np.concatenate([[-1], np.maximum.accumulate(places)[:-1]])
 
 
 def _evidence(end_mark: Mask, line_end: Mask) -> Mask:
-    """Return which tokens do not begin a sentence, for the tokens that evidence looks at.
+    """Return which tokens are words that do not begin a sentence.
 
-    The first token of a line begins a sentence, whatever it is. After that an end mark lets the
-    next token begin one, again whatever it is: in a row of end marks every second one is used up.
+    The first token of a line begins a sentence, even if it is an end mark. An end mark that does
+    not begin a sentence lets the next token begin one.
+
+    Args:
+        end_mark, line_end: True for tokens that are end marks, and for line ends.
     """
     other = _last_before(~end_mark)
-    marks = np.arange(len(other)) - other - 1  # end marks directly before the token
+    marks = np.arange(len(other)) - other - 1  # the number of end marks directly before a token
     after_line_end = (other < 0) | line_end[other]
     begins = (marks % 2 == 1) ^ after_line_end
     result: Mask = ~begins & ~end_mark & ~line_end

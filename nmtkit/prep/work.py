@@ -1,9 +1,8 @@
-"""The work folder of prep: what is finished stays there until the prep folder is complete."""
+"""The work folder of prep, which keeps finished tasks until the prep folder is complete."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shutil
 from collections.abc import Iterator
@@ -17,11 +16,11 @@ from nmtkit.prep.tasks import WORK_RECORD
 from nmtkit.records import Record, load
 
 OUT = "out"
-"""The folder of a work folder that becomes the prep folder."""
+"""The folder that becomes the prep folder."""
 TEXT_MODEL = "given"
-"""Folder in the work folder: the files of a text model that the user names."""
+"""The folder of the user's text model."""
 LOOKUP = "lookup"
-"""Folder in the work folder: the table of words with their token ids."""
+"""The folder of the words with their token ids."""
 FOLDERS = (
     "raw",
     "raw-*-[0-9]*",
@@ -38,39 +37,36 @@ FOLDERS = (
     "spans.*",
     OUT,
 )
-"""The folders that prep makes in a work folder."""
+"""All folders that prep makes in a work folder."""
 
 
 class WorkRecord(Record):
-    """The record of a work folder: the key of its work, and whether several jobs share it."""
+    """The record of a work folder."""
 
     again: ClassVar[str] = "remove the folder, or name another one with --work"
     key: str
+    """Of the work (`stage._key`)."""
     shared: bool = False
-
-
-def work_key(inputs: files.JsonObject) -> str:
-    """Return a checksum of all that the output depends on."""
-    text = json.dumps(inputs, sort_keys=True, ensure_ascii=False, default=str)
-    return files.text_sha256(text)
+    """True if the jobs of an array share the folder."""
 
 
 @contextlib.contextmanager
 def work_folder(work: Path, key: str, raw: Path, *, shared: bool) -> Iterator[None]:
-    """Hold a work folder, with what an earlier call with the same key has finished.
+    """Lock a work folder, and remove it at the end.
 
-    After an error of the machine, or Ctrl-C, the folder stays, so that the same command goes on.
+    Tasks that an earlier call with the same key has finished stay in the folder; other work is
+    removed first. After an environment error or Ctrl-C the folder stays, so that the same command
+    goes on. Shared work always stays.
 
     Args:
         work: the folder.
-        key: from `work_key`.
-        shared: True if other processes do other shards of the same work at the same time; the
-            folder then stays.
-        raw: the folder in it for the raw text of this call, which begins empty. Shared work does
-            not keep it.
+        key: of the work.
+        raw: the folder in it for the raw text of this call. It is emptied first.
+        shared: True if other jobs do other shards of the same work at the same time. Then each job
+            removes its raw text.
     Raises: ConfigError if the folder is no work folder; DataError if another prep holds it.
     """
-    # in this order: another job may write the record meanwhile
+    # The record is looked for last: another job may write it meanwhile.
     if work.exists() and not _is_empty(work) and not (work / WORK_RECORD).exists():
         raise ConfigError(
             f"{work} is not empty, and no work folder of prep",
@@ -89,7 +85,7 @@ def work_folder(work: Path, key: str, raw: Path, *, shared: bool) -> Iterator[No
             try:
                 yield
             except NmtkitError as error:
-                # After a wrong command nothing can be used again.
+                # Nothing in the folder is of use to the corrected command.
                 useless = error.exit_code == ConfigError.exit_code and not again
                 if not shared and (useless or not any(work.glob("*/*.json"))):
                     remove(work)
@@ -106,16 +102,16 @@ def work_folder(work: Path, key: str, raw: Path, *, shared: bool) -> Iterator[No
 
 
 def _is_empty(folder: Path) -> bool:
-    """True if a folder has no files except locks and what another job is writing."""
+    """True if a folder has no files except locks and unfinished files of another job."""
     ours = (".lock", files.UNFINISHED)
     return folder.is_dir() and all(path.name.startswith(ours) for path in folder.iterdir())
 
 
 def _begun(work: Path, key: str, shared: bool) -> bool:
-    """True if an earlier call began this work; else begin it.
+    """Return True if an earlier call began this work. Otherwise begin it, and remove other work.
 
-    Raises: DataError if the record is not one of prep; ConfigError if it is shared and of other
-        work. Then nothing is removed.
+    Raises: DataError if the record is damaged; ConfigError if jobs of an array would remove the
+        work of another command.
     """
     record = work / WORK_RECORD
     if record.exists():
@@ -132,9 +128,9 @@ def _begun(work: Path, key: str, shared: bool) -> bool:
 
 
 def remove_left(work: Path) -> None:
-    """Remove a work folder of a call that was killed, if the prep folder needs nothing of it.
+    """Remove the work folder of a killed call, when the prep folder is up to date.
 
-    Shared work of which not all is published stays: another job may go on with it.
+    Shared work that is not published stays: another job may go on with it.
 
     Raises: DataError if another prep has just begun in it; OSError.
     """
@@ -148,7 +144,7 @@ def remove_left(work: Path) -> None:
 
 
 def remove(work: Path) -> None:
-    """Remove what prep has written in a work folder, and nothing else."""
+    """Remove only the files that prep has written in a work folder."""
     for pattern in FOLDERS:
         for folder in work.glob(pattern):
             shutil.rmtree(folder, ignore_errors=True)

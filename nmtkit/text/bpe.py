@@ -1,4 +1,4 @@
-"""Byte-pair encoding as subword-nmt does it: learn merges, split words, and join them again."""
+"""Byte-pair encoding as in subword-nmt: learn merges, split words, and join subwords."""
 
 from __future__ import annotations
 
@@ -14,12 +14,11 @@ from nmtkit.arrays import Ints
 from nmtkit.errors import DataError
 from nmtkit.files import text_lines, writing
 from nmtkit.text.bpe_learner import Learner
-from nmtkit.text.letters import END
 from nmtkit.text.sampling import Draw, merge_with_dropout
 from nmtkit.text.segmented import Segmented
 from nmtkit.text.splitter import CachingSplitter
 from nmtkit.text.tidy import JOINER
-from nmtkit.text.words import Words
+from nmtkit.text.words import END, Words
 
 Pair = tuple[str, str]
 
@@ -29,18 +28,17 @@ def learn_bpe(
 ) -> Segmented:
     """Learn merges from word counts and write them as a subword-nmt codes file (version 0.2).
 
-    The most frequent pair is merged first; among equally frequent pairs the one that sorts last
-    (subword-nmt's rule), so the result doesn't depend on the order of the words. Learning stops
+    The most frequent pair is merged first. Among equally frequent pairs it is the one that sorts
+    last, as in subword-nmt. So the result does not depend on the order of the words. Learning stops
     early when no pair occurs twice.
 
     Args:
-        words: distinct words without white space and NUL; millions of them need least memory as
-            `Words`.
-        counts: how often each occurs (W).
-        merges: merges wanted.
+        words: distinct words without white space and NUL; many words need least memory as `Words`.
+        counts: how often each word occurs (W).
+        merges: the number of merges wanted.
         path: the codes file.
-    Returns: the words as these merges segment them, and the number of merges learnt. Empty words,
-        and those that never occur, have no pieces.
+    Returns: the words as these merges segment them. Empty words, and words that never occur, have
+        no pieces.
     Raises: DataError if no word has two characters or more.
     """
     words, counts = Words.of(words), np.asarray(counts, np.int64)
@@ -50,8 +48,8 @@ def learn_bpe(
             "no words to learn subwords from",
             hint="the training text is empty, or holds only single characters",
         )
-    # the learner cannot learn from words that hold its end marker, nor segment those that end with
-    # the joiner
+    # The learner cannot learn from words that hold its end marker, and does not segment words that
+    # end in the joiner as `Bpe` does.
     marked = [number for number in words.holding(END) if learnt[number]]
     joined = [n for n in words.holding(JOINER) if learnt[n] and words[n].endswith(JOINER)]
     learnt[marked] = False
@@ -64,20 +62,20 @@ def learn_bpe(
         symbol.removesuffix(END) if symbol.endswith(END) else symbol + JOINER
         for symbol in learner.symbols
     ]
-    segmented = Segmented(pieces, *learner.segmented(), len(pairs))
+    segmented = Segmented(pieces, *learner.segmented())
     del learner
     bpe = Bpe(path)
     return segmented.changed({number: bpe.segment([words[number]]) for number in marked + joined})
 
 
 class Bpe(CachingSplitter):
-    """Splits words into subwords as subword-nmt's apply-bpe does; all but the last piece of a word
-    end in `@@`.
+    """Splits words into subwords as subword-nmt's apply-bpe does. All subwords of a word but the
+    last end in `@@`.
 
     Args:
         codes: the codes file.
-        vocabulary: the subwords (with their joiner) that may be used; merges to other subwords are
-            undone. None: no filter.
+        vocabulary: the subwords (with their joiner) that may be used. Merges to other subwords are
+            undone. None allows all.
     Raises: DataError if the codes file is missing or malformed.
     """
 
@@ -98,7 +96,7 @@ class Bpe(CachingSplitter):
         return subword.endswith(JOINER)
 
     def join(self, subwords: Sequence[str]) -> list[str]:
-        # A joiner at the very end is dropped, as subword-nmt's sed line does.
+        # A joiner at the very end is dropped, as by subword-nmt's sed command.
         return f"{' '.join(subwords)} ".replace(f"{JOINER} ", "").split()
 
     def sampler(self, strength: float, vocabulary: Container[str]) -> Draw:
@@ -121,36 +119,28 @@ class Bpe(CachingSplitter):
     def _pieces(self, word: str) -> list[str]:
         pieces = self._split(word, lambda symbols: _merged(symbols, self._ranks, self._pairs))
         if pieces[-1].endswith(JOINER):
-            # a word that ends like the joiner ends in a lone @, so that `join` gives it back
+            # If the word itself ends in @@, its last piece becomes @, so that `join` restores it.
             pieces = [*pieces[:-1], pieces[-1][:-1] + JOINER, "@"]
         return pieces
 
     def _split(self, word: str, merge: Callable[[list[str]], list[str]]) -> list[str]:
-        """Encode one word as subword-nmt does; `merge` merges its symbols."""
+        """Split one word as subword-nmt does; `merge` merges the symbols of the word."""
         if len(word) == 1:
             return [word]
-        units = _without_end(merge(self._symbols(word)))
+        *units, last = merge(self._symbols(word))
+        if last != END:
+            units.append(last.removesuffix(END))
         if self._vocabulary:
             from subword_nmt.apply_bpe import check_vocab_and_split
 
             units = check_vocab_and_split(units, self._parts, self._vocabulary, JOINER)
-        return _joined(units)
-
-
-def _without_end(symbols: list[str]) -> list[str]:
-    *before, last = symbols
-    return before if last == END else [*before, last.removesuffix(END)]
-
-
-def _joined(units: list[str]) -> list[str]:
-    return [*(unit + JOINER for unit in units[:-1]), units[-1]]
+        return [*(unit + JOINER for unit in units[:-1]), units[-1]]
 
 
 def _read_codes(path: Path) -> tuple[dict[Pair, int], bool]:
     """Read a codes file.
 
-    Returns: the rank of each pair, and True if the end of a word is a symbol of its own, as in
-        version 0.1.
+    Returns: the rank of each pair; and True if the end of a word is a symbol, as in version 0.1.
     """
     lines = list(text_lines(path))
     versioned = bool(lines) and lines[0].startswith("#version:")
@@ -171,7 +161,8 @@ def _read_codes(path: Path) -> tuple[dict[Pair, int], bool]:
 
 
 def _merged(symbols: list[str], ranks: dict[Pair, int], pairs: dict[int, Pair]) -> list[str]:
-    """Merge pairs, the lowest rank first and all its places from left to right, in O(n log n).
+    """Merge pairs in O(n log n): the pair of the lowest rank first, in all places from left to
+    right.
 
     Args:
         symbols: of a word.
@@ -179,14 +170,14 @@ def _merged(symbols: list[str], ranks: dict[Pair, int], pairs: dict[int, Pair]) 
         pairs: by rank.
     """
     size = len(symbols)
-    # A linked list over places: a merged pair lives at its left place, its right place is empty.
-    # The empty symbol after the last one has no rank with any other.
+    # A linked list over places: a merged pair stays at its left place, and its right place becomes
+    # empty. The empty symbol after the last symbol has no rank with any other symbol.
     alive = [*symbols, ""]
     after, before = [*range(1, size + 1), size], list(range(-1, size))
     waiting: list[tuple[int, int]] = []
     changed = list(range(size))
     while True:
-        # neighbours come after the round: subword-nmt merges all places of a pair before the next
+        # New neighbours wait until all places are merged, as in subword-nmt.
         for left in changed:
             rank = ranks.get((alive[left], alive[after[left]]))
             if rank is not None:

@@ -1,19 +1,19 @@
-"""Learn BPE merges, the same as subword-nmt's learn_bpe.
+"""Learn the same BPE merges as subword-nmt's learn_bpe.
 
-The words are one array of symbols, and the places of the frequent pairs are known.
+All words together are one array of symbols. The learner knows the places of frequent pairs.
 
-A pair's count only falls: only pairs with a new symbol grow, and no symbol is made twice.
-(Suppose xy is made first of x + y, and later of other symbols. Merges never cross the ends of that
-later place, so its inside was merged as if it stood alone. It became xy when all other places did.)
-For the same reason a merged pair never comes back. And when learning ends, the words are segmented
-as with its merges.
+The count of a pair only falls: a merge only adds pairs with the new symbol, and no symbol is made
+twice. (Suppose xy is made of x + y, and later of other symbols. Merges never cross the ends of that
+later place, so its inside was merged as if it stood alone. It became xy with all other places.) For
+the same reason a merged pair never comes back, and after learning the words are segmented as its
+merges segment them.
 
-So only pairs with at least `_floor` occurrences are tracked. When they are too many, the floor
-rises. When the best of them falls below the floor, a survey of all words counts every pair anew,
-and sets a lower floor.
+So only pairs with at least `_floor` occurrences are tracked. If they become too many, the floor
+rises. If none of them reaches the floor any more, a survey of all words counts every pair again and
+sets a lower floor.
 
-Only the end marker "</w>" breaks this, if a word holds it as text: subword-nmt takes that text for
-the marker.
+This does not hold for words that contain the end marker "</w>" as text, because subword-nmt takes
+that text for the marker.
 """
 
 from __future__ import annotations
@@ -25,11 +25,10 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from nmtkit.arrays import Array, Ints, Ints32, Mask
-from nmtkit.text.letters import LETTERS, spelled
-from nmtkit.text.words import Words
+from nmtkit.text.words import LETTERS, Words, spelled
 
 MIN_FREQUENCY = 2
-SPARE = 1000  # pairs tracked beyond one for each merge still wanted
+SPARE = 1000  # pairs tracked in addition to one for each merge still wanted
 _CHUNK_BITS = 16
 CHUNK = 1 << _CHUNK_BITS  # places that a survey reads at once
 GAP = 0  # stands between words
@@ -41,14 +40,14 @@ _SECOND = (1 << _BITS) - 1
 class Learner:
     """The state of learning. A pair of symbols is one integer: first << _BITS | second.
 
-    A symbol of several places has its number at the first and, as ~number, at the last of them. So
-    the neighbours of a symbol are found from its size. Every merge is done in all its places at
+    A symbol that covers several places has its number at the first place and ~number at the last.
+    So the neighbours of a symbol are found from its size. A merge is done in all its places at
     once.
 
     Args:
         words: distinct words, without white space and NUL.
-        counts: how often each occurs (W).
-        learnt: True for each word to learn from; none of them holds "</w>" (W).
+        counts: how often each word occurs (W).
+        learnt: True for each word to learn from; none of these contains "</w>" (W).
     """
 
     def __init__(self, words: Words, counts: Ints, learnt: Mask) -> None:
@@ -56,22 +55,22 @@ class Learner:
         # the symbol at every place, and the count of its word
         self.symbols, *self._memory = spelled(words, counts, learnt)
         self._sizes = array("i", [1]) * len(self.symbols)  # places of each symbol
-        # symbols as text that sorts the other way round
+        # texts whose order is the reverse of the order of the symbols
         self._inverted = [
             "".join([chr(LETTERS - 1 - ord(letter)) for letter in symbol]) + chr(LETTERS - 1)
             for symbol in self.symbols
         ]
         self._floor = MIN_FREQUENCY + 1  # nothing is tracked yet
         self._limit = 0
-        # the tracked pairs: their counts, and in order the places where they came to be; they may
-        # have gone from some since
+        # of the tracked pairs: the counts, and the places in order. A pair may have disappeared
+        # from some of its places.
         self._counts: dict[int, int] = {}
         self._where: dict[int, array[int]] = {}
-        # entries of tracked pairs with the count at their time, the best pair first
+        # a heap of tracked pairs with earlier counts, the best pair first
         self._ranking: list[tuple[int, str, str, int]] = []
 
     def learn(self, merges: int) -> list[tuple[str, str]]:
-        """Learn up to `merges` merges, fewer when no pair occurs twice any more.
+        """Learn up to `merges` merges; fewer if no pair occurs twice any more.
 
         Returns: the pairs, in the order of merging.
         """
@@ -92,7 +91,7 @@ class Learner:
         return result
 
     def _merge(self, first: int, second: int, places: array[int], new: int) -> None:
-        """Merge a pair in all its places, and bring the counts of all pairs up to date."""
+        """Merge a pair in all its places, and update the counts of all pairs."""
         text, weight = self._views()
         size, length = self._sizes[first], self._sizes[new]
         place = np.frombuffer(places, np.int32)
@@ -105,20 +104,21 @@ class Learner:
         text[place] = new
         left, right, count = text[place - 1], text[place + length], weight[place]
         left ^= left >> 31  # ~left where it is negative
-        counts = self._counts
         starts = place - np.frombuffer(self._sizes, np.int32)[left]
         for symbol, total, where in _grouped(left, count, starts):
             if symbol != GAP:
-                if (pair := (second if symbol == new else symbol) << _BITS | first) in counts:
-                    counts[pair] -= total
-                if total >= self._floor:
-                    self._track(symbol << _BITS | new, total, array("i", where.tobytes()))
+                before = second if symbol == new else symbol
+                self._replace(before << _BITS | first, symbol << _BITS | new, total, where)
         for symbol, total, where in _grouped(right, count, place):
-            if symbol not in (GAP, new):  # the new symbol has counted this pair as its left
-                if (pair := second << _BITS | symbol) in counts:
-                    counts[pair] -= total
-                if total >= self._floor:
-                    self._track(new << _BITS | symbol, total, array("i", where.tobytes()))
+            if symbol not in (GAP, new):  # the loop above has counted a pair of new symbols
+                self._replace(second << _BITS | symbol, new << _BITS | symbol, total, where)
+
+    def _replace(self, old: int, pair: int, count: int, places: Ints32) -> None:
+        """Count a pair in all its places, where it replaces an old one."""
+        if old in self._counts:
+            self._counts[old] -= count
+        if count >= self._floor:
+            self._track(pair, count, array("i", places.tobytes()))
 
     def _track(self, pair: int, count: int, places: array[int]) -> None:
         self._counts[pair] = count
@@ -127,13 +127,11 @@ class Learner:
         heapq.heappush(self._ranking, (-count, first, second, pair))
 
     def _best(self, wanted: int) -> int | None:
-        """Return the most frequent pair, of equal counts the one that sorts last.
-
-        A pair whose count has fallen since it was ranked is ranked anew.
+        """Return the most frequent pair; of equally frequent pairs the one that sorts last.
 
         Args:
             wanted: merges still wanted.
-        Returns: None if no pair is frequent enough.
+        Returns: the pair, or None if no pair is frequent enough.
         """
         ranking, counts = self._ranking, self._counts
         while ranking or self._floor > MIN_FREQUENCY:
@@ -154,7 +152,7 @@ class Learner:
         """Stop tracking the rarer pairs."""
         counts = self._counts
         floor = _floor(np.fromiter(counts.values(), np.int64, len(counts)), wanted + SPARE)
-        # never lower: the pairs below the present floor are not known
+        # The floor never falls here: pairs below the present floor are not known.
         self._floor = max(self._floor, floor)
         for pair in [pair for pair, count in counts.items() if count < self._floor]:
             del counts[pair], self._where[pair]
@@ -163,7 +161,7 @@ class Learner:
         self._limit = 2 * max(wanted + SPARE, len(counts))
 
     def _survey(self, wanted: int) -> None:
-        """Count all pairs, and track the frequent ones."""
+        """Count all pairs, and track the frequent pairs."""
         self._compact()
         pairs, counts = self._all_pairs()
         self._floor = _floor(counts, wanted + SPARE)
@@ -194,9 +192,8 @@ class Learner:
         self._sizes = array("i", [1]) * len(self.symbols)
 
     def _sorted_pairs(self) -> Iterator[tuple[Ints, Ints32, Array]]:
-        """Return the pairs of the compact text, a chunk of places at a time.
-
-        Returns: the pairs of a chunk in order, the place of each, and the count of its word.
+        """Yield the pairs of the compact text, a chunk of places at a time: the pairs in order, the
+        place of each pair, and the count of its word.
         """
         text, weight = self._views()
         for start in range(0, len(text) - 1, CHUNK):
@@ -222,15 +219,15 @@ class Learner:
         return _summed(parts)
 
     def _views(self) -> tuple[Ints32, Array]:
-        """Return the text and the counts as numpy's arrays. A loop reads `_memory` faster."""
+        """Return the symbols and the counts of all places as numpy arrays."""
         text, weight = (np.frombuffer(memory, memory.typecode) for memory in self._memory)
         return text, weight
 
     def segmented(self) -> tuple[Ints32, Ints32]:
-        """Return the words as they are now, and end learning.
+        """End learning, and return the segmented words.
 
-        Returns: the symbols of all words, and how many each word has; none for words that were
-            not learnt from.
+        Returns: the symbols of all words, and the number of symbols of each word; 0 for words that
+            were not learnt from.
         """
         self._counts, self._where, self._ranking = {}, {}, []
         self._compact()
@@ -241,26 +238,23 @@ class Learner:
 
 
 def _floor(counts: Ints, size: int) -> int:
-    """Return the count from which at most `size` pairs are tracked, or the most frequent ones."""
+    """Return the count from which pairs are tracked: at most `size` pairs if possible."""
     size = max(size, 1)
     if len(counts) <= size:
         return MIN_FREQUENCY
     last = int(np.partition(counts, -size)[-size])
-    # many more pairs may occur as often as the last; they are left if others occur more often
+    # Many more pairs may occur as often as the last. They are left out if others occur more often.
     return max(MIN_FREQUENCY, min(last + 1, int(counts.max())))
 
 
 def _runs(keys: Ints) -> tuple[Ints, Ints, Ints]:
-    """Return the different keys of an ordered array, and where each starts and ends."""
+    """Return the distinct keys of a sorted array, and where each key starts and ends."""
     starts = np.flatnonzero(np.diff(keys, prepend=-1))
     return keys[starts], starts, np.append(starts[1:], len(keys))
 
 
 def _grouped(keys: Ints32, weights: Array, places: Ints32) -> Iterator[tuple[int, int, Ints32]]:
-    """Group places by key.
-
-    Returns: each key, the sum of the weights of its places, and these.
-    """
+    """Yield each key with the sum of the weights of its places, and the places."""
     order = np.sort(keys.astype(np.int64) << 32 | np.arange(len(keys)))
     unique, starts, ends = _runs(order >> 32)
     order &= (1 << 32) - 1
@@ -271,12 +265,12 @@ def _grouped(keys: Ints32, weights: Array, places: Ints32) -> Iterator[tuple[int
 
 
 def _tuples(*columns: Ints) -> Iterator[tuple[int, ...]]:
-    """Return the values of arrays of one length, those of a place together."""
+    """Return the rows of several columns."""
     return zip(*(column.tolist() for column in columns), strict=True)
 
 
 def _summed(parts: Sequence[tuple[Ints, Ints]]) -> tuple[Ints, Ints]:
-    """Return the keys of all parts, and the sum of the counts of each."""
+    """Return the keys of all parts, and the sum of the counts of each key."""
     keys, counts = (np.concatenate(columns) for columns in zip(*parts, strict=True))
     order = np.argsort(keys)
     unique, starts, _ = _runs(keys[order])
@@ -284,12 +278,12 @@ def _summed(parts: Sequence[tuple[Ints, Ints]]) -> tuple[Ints, Ints]:
 
 
 def _apart(places: Ints32, size: int) -> Ints32:
-    """Return the places of a symbol that are merged with the next, the same symbol: every other
-    place of a run, as in aaa only the first aa is merged.
+    """Return the places where a symbol is merged with the same symbol after it: every other place
+    of a run. In aaa only the first aa is merged.
 
     Args:
         places: in order.
-        size: places of the symbol.
+        size: the number of places that the symbol covers.
     """
     number = np.arange(len(places))
     starts = np.diff(places, prepend=-size - 1) != size

@@ -1,9 +1,8 @@
-"""Chinese words as jieba cuts them.
+"""Chinese words, cut by jieba.
 
-jieba is loaded only when needed, prints nothing, and keeps its parsed dictionary in nmtkit's own
-cache folder. A hyphen is a word of its own, as in jieba up to 0.39, with which the published
-segmentations of TED and TVsub were made. So `--` is two words here, and one in later versions of
-jieba.
+jieba is loaded only when it is needed. It prints nothing, and its parsed dictionary is in nmtkit's
+cache folder. Each hyphen is a word, as in jieba up to 0.39, which made the published segmentations
+of TED and TVsub: `--` is two words, but one word in later versions of jieba.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from nmtkit.text.scripts import SCRIPTS
 
 CODES = frozenset(code for code, names in SCRIPTS.items() if names == ["Chinese"])
 """Codes of Chinese."""
-# what jieba cuts, and characters that are words of their own
+# text that jieba cuts, or a character that is a word
 _PARTS = re.compile(r"[\u4e00-\u9fd5a-zA-Z0-9+#&._%]+|\S")
 _CLOSING = frozenset(",.;:!?)]}")
 _OPENING = frozenset("([{")
@@ -50,7 +49,7 @@ def _tokenizer() -> Any:
     # not jieba.dt, whose dictionary and folder any code of the process may change
     tokenizer = jieba.Tokenizer()
     folder = files.cache_folder()
-    # where nothing can be written, the dictionary is parsed each time
+    # If the folder cannot be written, jieba parses the dictionary each time.
     with contextlib.suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
     tokenizer.tmp_dir, tokenizer.cache_file = str(folder), f"jieba-{jieba.__version__}.cache"
@@ -64,19 +63,15 @@ def dictionary_sha256() -> str:
 
 
 def segment(line: str) -> list[str]:
-    """Return the words of a line of Chinese; spaces of the line are word boundaries."""
+    """Return the words of a line of Chinese. Spaces are word boundaries."""
     return list(itertools.chain.from_iterable(map(_tokenizer().cut, _PARTS.findall(line))))
 
 
 def detokenize(tokens: Iterable[str]) -> str:
-    """Join words without spaces, except between words of other scripts.
+    """Join words into text, with spaces only between words of other scripts.
 
-    Such words also get a space after their punctuation and before their brackets. Letters beyond
-    ASCII join the letters beside them, because jieba cuts them singly.
-
-    Args:
-        tokens: words.
-    Returns: the text.
+    Words of other scripts also get a space after their punctuation and before their brackets.
+    Letters beyond ASCII join the letters beside them, because jieba cuts them one by one.
     """
     text = ""
     for token in tokens:

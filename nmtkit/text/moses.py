@@ -1,18 +1,24 @@
-"""Moses tokenization and its way back, by sacremoses, corrected where it differs from the Perl
-scripts.
+"""Moses tokenization and detokenization by sacremoses, with corrections.
 
-Corrected (against normalize-punctuation.perl and tokenizer.perl since 2018, and the recorded
-outputs of both): the normaliser sees the end of the line (`tea."` becomes `tea".` in German or
-French, also at the end), in all languages but English and Czech; a full stop that ends the line is
-split even after an abbreviation (`So am I .`); letters of every script count as letters; a colon
-inside a Finnish or Swedish word (`EU:n`) and an apostrophe inside a Somali or Tetum word (`la'aan`)
-stay there. A last apostrophe stays on its word (`in an adult&apos;`), as today's Perl leaves it.
+Corrections to agree with the Perl scripts (normalize-punctuation.perl and tokenizer.perl since
+2018, and their recorded outputs):
 
-Other than in Perl: a typographic apostrophe between letters of any alphabet is an apostrophe
-(`l’été`; Perl makes a quotation mark beside a letter that is not ASCII); an apostrophe inside a
-Ukrainian, Belarusian or Turkish word stays there, as do combining marks and joiners in every
-language; an emoji of several characters is one word; closing marks of other scripts join their word
-again.
+* The normaliser sees the end of the line, in all languages but English and Czech (`tea."` becomes
+  `tea".` in German or French, also at the end).
+* A full stop that ends the line is split even from an abbreviation (`So am I .`).
+* Letters of every script are letters.
+* A colon inside a Finnish or Swedish word (`EU:n`) and an apostrophe inside a Somali or Tetum word
+  (`la'aan`) stay in the word.
+* A last apostrophe stays on its word (`in an adult&apos;`).
+
+Differences from Perl:
+
+* A typographic apostrophe between letters of any alphabet is an apostrophe (`l’été`). Perl makes a
+  quotation mark of it beside a letter that is not ASCII.
+* An apostrophe inside a Ukrainian, Belarusian or Turkish word stays in the word. So do combining
+  marks and joiners in every language.
+* An emoji of several characters is one word.
+* Detokenization joins closing marks of other scripts to their word.
 """
 
 from __future__ import annotations
@@ -22,13 +28,20 @@ import re
 import unicodedata
 from typing import Any
 
-from nmtkit.text.languages import language_code
-from nmtkit.text.words import CACHED_WORDS, LONGEST_CACHED, Numbers
+from nmtkit.text.words import CACHED_WORDS, Numbers
 
+_CODES = (
+    "asm:as bel:be ben:bn cat:ca ces:cs cze:cs deu:de ger:de ell:el gre:el eng:en spa:es est:et"
+    " fin:fi fra:fr fre:fr gle:ga guj:gu hin:hi hun:hu isl:is ice:is ita:it kan:kn kor:ko lit:lt"
+    " lav:lv mal:ml mar:mr nld:nl dut:nl ori:or ory:or pan:pa pol:pl por:pt ron:ro rum:ro rus:ru"
+    " slk:sk slo:sk slv:sl som:so swe:sv tam:ta tel:te tet:tdt tur:tr ukr:uk zho:zh chi:zh cmn:zh"
+)
+_TWO_LETTERS: dict[str, str] = dict(re.findall(r"(\w+):(\w+)", _CODES))
+"""The codes of Moses' rules by the codes of ISO 639-2 and 639-3."""
 DIGITS = frozenset("0123456789")
 
-# A line with none of these, and without "  ", " :", " ;" and "''", matches none of the
-# normaliser's patterns and comes out as it went in.
+# The normaliser leaves a line as it is if it has none of these, and neither "  ", " :", " ;" nor
+# "''".
 _NORMALIZES = re.compile('[\r()`„“”–—´‘‚’…«»\xa0"%]')
 _CONTROL = re.compile("[\x00-\x1f]")
 _FACING = re.compile(r"'\s+'")
@@ -39,19 +52,33 @@ _APOSTROPHES = {
     **dict.fromkeys(("ca", "fr", "ga", "it"), "' "),
     **dict.fromkeys(("be", "so", "tdt", "tr", "uk"), "'"),
 }
-"""Language -> the text that replaces an apostrophe between letters. In other languages it is a
-word.
+"""By language, the text that replaces an apostrophe between letters. In all other languages the
+apostrophe is a word.
 """
 _INSIDE = {"ca": "·", "fi": ":", "sv": ":"}
-"""Language -> a special character that stays in its word before a lowercase letter."""
+"""By language, a special character that stays in its word before a lowercase letter."""
+
+
+@functools.cache
+def languages() -> frozenset[str]:
+    """Return the codes of the languages with abbreviations; others use the English ones."""
+    from sacremoses.corpus import NonbreakingPrefixes
+
+    return frozenset(NonbreakingPrefixes().available_langs.values())
+
+
+def language_code(code: str) -> str:
+    """Return the code of Moses' rules for a language: en for en-US, eng and eng_Latn."""
+    code = re.split("[-_]", code.lower())[0]
+    return _TWO_LETTERS.get(code, code)
 
 
 def _dependent(line: str) -> bool:
-    """True if the words of a line cannot be tokenized each by itself.
+    """True if the words of a line cannot be tokenized one by one.
 
-    The reasons are control characters, which vanish; apostrophes facing each other across a space,
-    where one match of the English, French and Italian rules uses up the space that the next would
-    need; and DOTMULTI, Moses' own placeholder.
+    There are three reasons: control characters, which vanish; two apostrophes that face each other
+    across a space, because one match of the English, French and Italian rules uses up the space
+    that the next match needs; and DOTMULTI, Moses' own placeholder.
     """
     if "'" in line and _FACING.search(line) is not None:
         return True
@@ -59,8 +86,8 @@ def _dependent(line: str) -> bool:
 
 
 def _ranges(categories: str, wanted: str) -> str:
-    """Return the characters whose categories match a pattern, and unassigned ones between them, as
-    the inside of a class: the fewer ranges, the faster.
+    """Return the characters whose categories match a pattern, as the inside of a regular
+    expression's class. Unassigned characters between them are included: fewer ranges are faster.
 
     Args:
         categories: of every character, two letters each.
@@ -71,8 +98,8 @@ def _ranges(categories: str, wanted: str) -> str:
 
 
 def _patterns() -> tuple[str, str, str]:
-    """Return letters and marks of all scripts, these and digits, each as the inside of a class; and
-    a pattern of the special characters, which are words of their own.
+    """Return two insides of a class, for letters and marks of all scripts and for these and digits;
+    and the pattern of special characters, which become words.
     """
     categories = "".join(map(unicodedata.category, map(chr, range(0x34000))))  # has all letters
     # of emoji: skin tones, tags of flags, variation selectors
@@ -89,10 +116,9 @@ def _patterns() -> tuple[str, str, str]:
 
 @functools.cache
 def _tokenizer_class() -> type[Any]:
-    """Return sacremoses' tokenizer with the corrections; full stops are split as tokenizer.perl
-    does it.
+    """Return sacremoses' tokenizer with the corrections.
 
-    It is made on first use, because importing sacremoses takes half a second.
+    The class is made on first use, because importing sacremoses takes half a second.
     """
     from sacremoses import MosesTokenizer
 
@@ -156,20 +182,20 @@ def _tokenizer_class() -> type[Any]:
 class Moses:
     """Tokenizes and detokenizes one language as Moses' scripts do.
 
-    Words are tokenized once and remembered: except in the lines `_dependent` finds, what becomes of
-    a word depends on the word itself and, if it holds a full stop, comma or apostrophe, on whether
-    it begins or ends the line and on the kind of character the next word begins with.
+    Words are tokenized once and remembered, except in the lines that `_dependent` finds. The tokens
+    of a word depend on the word. If it holds a full stop, comma or apostrophe, they also depend on
+    whether it begins or ends the line, and on the first character of the next word.
 
     Args:
-        lang: code of the language in any form that `language_code` knows; languages without rules
-            of their own get the English abbreviations, as in Moses.
+        lang: code of the language in any form that `language_code` knows. A language without rules
+            gets the English abbreviations, as in Moses.
         normalize: normalise punctuation first (normalize-punctuation.perl).
         aggressive_hyphens: split `well-known` into `well @-@ known` (tokenizer.perl -a).
-        escape: write `&apos;`, `&quot;`, … for the characters Moses reserves.
-        caseless: for lowercased text: a small letter does not show that a sentence goes on, and
-            abbreviations are known without their capitals.
+        escape: write `&apos;`, `&quot;`, … for the characters that Moses reserves.
+        caseless: for lowercased text. A small letter then does not show that a sentence goes on,
+            and abbreviations are known without their capitals.
     Attributes:
-        label: its name in the signatures of scores.
+        label: the name in the signatures of scores.
     """
 
     def __init__(
@@ -192,7 +218,7 @@ class Moses:
         if lang not in ("en", "cs", "cz", "de", "es", "fr"):
             substitutions[-1:-1] = MosesPunctNormalizer.DE_ES_FR_QUOTATION_FOLLOWED_BY_COMMA
         self._apostrophe = _APOSTROPHES.get(lang, " ' ")
-        # between letters of any alphabet it is an apostrophe, not a quotation mark
+        # between letters of any alphabet ’ is an apostrophe, not a quotation mark
         substitutions = [(p.replace("[a-zA-Z]", r"[^\W\d_]"), r) for p, r in substitutions]
         self._substitutions = _needles(substitutions) if normalize else []
         self._tokenizer = _tokenizer_class()(lang, caseless)
@@ -200,19 +226,12 @@ class Moses:
         self._detokenizer = MosesDetokenizer("" if lang == "cs" else self._tokenizer.lang)
         self._closing = re.compile(f" (?=[{_CLOSING}{'·' * (lang == 'el')}])")
         self._numbers = Numbers()
-        # (word whose place matters, begins the line, stand-in for the next word) -> its tokens
-        self._placed: dict[tuple[str, bool, str], str] = {}
 
     def __reduce__(self) -> tuple[type[Moses], tuple[Any, ...]]:
         return Moses, self._arguments  # sacremoses' tokenizer cannot be pickled
 
     def normalize(self, line: str) -> str:
-        """Normalise punctuation (nothing if this was switched off).
-
-        Args:
-            line: text.
-        Returns: the line with plain quotes, dashes and spaces.
-        """
+        """Return a line with plain quotes, dashes and spaces; unchanged without `normalize`."""
         if not self._substitutions:
             return line
         if _NORMALIZES.search(line) is None and not (
@@ -226,30 +245,28 @@ class Moses:
         return line.strip()
 
     def tokenize(self, line: str) -> str:
-        """Normalise and tokenize one line.
+        """Normalise and tokenize one line; return its tokens separated by single spaces.
 
         Args:
             line: text without control characters (`tidy`).
-        Returns: the tokens, separated by single spaces.
         """
         return " ".join(self.parts(line))
 
     def parts(self, line: str) -> list[str]:
-        """Return what `tokenize` returns, word by word: the tokens of a word are one string."""
+        """Return the tokens of each word as one string; `tokenize` joins these strings."""
         if len(self._numbers) > CACHED_WORDS:
             self._numbers = Numbers()
         return [self._numbers.texts[number] for number in self.numbered(line, self._numbers)]
 
     def numbered(self, line: str, numbers: Numbers) -> list[int]:
-        """Return the number of each of `parts`, with one look-up for a word seen before."""
+        """Return the numbers of `parts`. A word that was seen before takes one look-up."""
         line = self.normalize(line)
         if _dependent(line):
             return [numbers[part] for part in filter(None, [self.reference(line)])]
         words = line.split()
         if len(words) > 1:
             words[-1] += "\n"  # a last word may become other tokens than the same word elsewhere
-        known = numbers.of_words
-        result: list[Any] = list(map(known.get, words))
+        result: list[Any] = list(map(numbers.of_words.get, words))
         i = 0
         for _ in range(result.count(None)):
             i = result.index(None, i)
@@ -257,18 +274,26 @@ class Moses:
         return result
 
     def _number(self, words: list[str], i: int, numbers: Numbers) -> int:
-        """Return the number of a word's tokens, and remember it if other lines have it too."""
-        word = words[i].removesuffix("\n")
-        tokens = anywhere = self._anywhere(word)
-        if tokens is None:
-            tokens = self._place(word, i == 0, "".join(words[i + 1 : i + 2])[:1])
-        number = numbers[tokens]
-        if anywhere is not None or word != words[i]:
-            numbers.of_words[words[i]] = number
+        """Return the number of a word's tokens, and remember it for other lines.
+
+        A word that has other tokens in other places is remembered with its place: whether it begins
+        the line, and a stand-in for the next word. The LF of a last word says the same.
+        """
+        word, begins = words[i].removesuffix("\n"), i == 0
+        following = self._stand_in(word, "".join(words[i + 1 : i + 2])[:1])
+        tokens = self._anywhere(word)
+        with_place = tokens is None and word == words[i]
+        key = (word, begins, following) if with_place else words[i]
+        number = numbers.of_words.get(key)
+        if number is None:
+            if tokens is None:
+                tokens = self._before_stop(word, following)
+                tokens = tokens or self._between(word, begins, following)
+            number = numbers.of_words[key] = numbers[tokens]
         return number
 
     def reference(self, line: str) -> str:
-        """Tokenize a normalised line as a whole, rule by rule; `tokenize` gives the same faster."""
+        """Tokenize a normalised line as a whole, rule by rule. `tokenize` is faster."""
         return " ".join(
             self._tokenizer.tokenize(
                 line, aggressive_dash_splits=self.aggressive_hyphens, escape=self.escape
@@ -276,52 +301,34 @@ class Moses:
         )
 
     def _anywhere(self, word: str) -> str | None:
-        """Return the tokens of a word whose place does not matter, else None."""
+        """Return the tokens of a word; None if they depend on its place."""
         if word[-1] == ".":
             return None
         tokens = self._simple(word.removesuffix(","))
         return tokens if tokens is None or word[-1] != "," else f"{tokens} ,"
 
-    def _place(self, word: str, begins: bool, following: str) -> str:
-        """Return the tokens of a word whose place matters.
-
-        Args:
-            word: the word.
-            begins: True for the first word of the line.
-            following: the first character of the next word; "" after the last word.
-        """
-        key = (word, begins, self._stand_in(word, following))
-        tokens = self._placed.get(key)
-        if tokens is None:
-            tokens = self._before_stop(word, key[2]) or self._between(*key)
-            if len(self._placed) >= CACHED_WORDS:
-                self._placed.clear()
-            if len(word) <= LONGEST_CACHED:
-                self._placed[key] = tokens
-        return tokens
-
     def _stand_in(self, word: str, following: str) -> str:
-        """Return a character that has the same effect as the first one of the next word."""
+        """Return a character that has the same effect as the first character of the next word."""
         if word[-1] == "." and following in self._tokenizer.lower:
             return "x"
         return "1" if word[-1] == "." and following in DIGITS else "X"[: len(following)]
 
     def _before_stop(self, word: str, following: str) -> str:
-        """Return the tokens of a simple word with a final full stop, else an empty string."""
+        """Return the tokens of a simple word with a final full stop; "" for any other word."""
         simple = self._simple(word[:-1]) if word[-1] == "." else None
         if simple is None:
             return ""
-        # a full stop after a padded character stands alone already
+        # after a special character the full stop is a word already
         alone = not self._tokenizer.PAD_NOT_ISALNUM[0].split(word[:-1])[-1]
         prefix = simple.rpartition(" ")[2]
         glued = not alone and self._tokenizer.keeps_stop(prefix, following)
         return f"{simple}." if glued else f"{simple} ."
 
     def _simple(self, word: str) -> str | None:
-        """Return the tokens of a simple word, else None.
+        """Return the tokens of a simple word; None for any other word.
 
-        Only the rules for special characters, hyphens and one apostrophe between letters apply to a
-        simple word.
+        A simple word needs only the rules for special characters, hyphens and one apostrophe
+        between letters.
         """
         if word.isascii() and word.isalnum():
             return word
@@ -342,26 +349,20 @@ class Moses:
         return " ".join(text.split())
 
     def _between(self, word: str, begins: bool, following: str) -> str:
-        """Return the tokens of any word: all rules are applied to it between stand-ins."""
+        """Return the tokens of any word, by applying all rules to it between stand-ins."""
         tokens = self.reference(f"{'' if begins else 'X '}{word} {following}")
         return tokens[0 if begins else 2 : len(tokens) - (2 if following else 0)]
 
     def detokenize(self, tokens: list[str]) -> str:
-        """Turn tokens into text: punctuation moves to its word, `@-@` becomes a hyphen, escapes are
-        undone exactly once.
-
-        Args:
-            tokens: tokens as `tokenize` makes them.
-        Returns: the text.
+        """Return the text of tokens. Punctuation joins its word, `@-@` becomes a hyphen, and
+        escapes are undone once.
         """
         text: str = self._detokenizer.detokenize(tokens, unescape=self.escape)
         return self._closing.sub("", text)
 
 
 def _needles(substitutions: list[tuple[str, str]]) -> list[tuple[str, re.Pattern[str], str]]:
-    """Compile the normaliser's substitutions, each with a string without which it can't match or
-    changes nothing.
-    """
+    """Compile the normaliser's substitutions. Each gets a string that a line needs for a match."""
     marks = {mark: mark for mark in (*'\xa0„“”–—´‘‚’…«»`%"', "''")}
     marks |= {"\\)": ")", "\\(": "(", ":": ":", ";": ";", "\\r": "\r"}
     result = []

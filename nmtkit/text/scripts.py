@@ -1,4 +1,4 @@
-"""The scripts that languages are written in, and lines in another script."""
+"""The scripts of languages, and lines in another script."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ LANGUAGES = {
     "Tamil": "ta tam",
     "Telugu": "te tel",
 }
-"""Codes of languages by their scripts."""
+"""Language codes by script. A language may have several scripts."""
 SUBTAGS = {
     "latn": "Latin",
     "cyrl": "Cyrillic",
@@ -83,12 +83,12 @@ SUBTAGS = {
     "deva": "Devanagari",
     **dict.fromkeys(("hans", "hant", "hani"), "Chinese"),
 }
-"""Scripts that a code itself names, such as zho_Hans."""
+"""Scripts by the subtag of a language code (zho_Hans)."""
 SCRIPTS = {code: names.split() for names, codes in LANGUAGES.items() for code in codes.split()}
 
 
 def scripts(lang: str) -> list[str]:
-    """Return the scripts of a language (de, zh-TW, hi-Latn), the usual one first; an empty list
+    """Return the scripts of a language (de, zh-TW, hi-Latn), the usual script first; an empty list
     if they are not known.
     """
     language, *subtags = re.split("[-_]", lang.lower())
@@ -99,10 +99,10 @@ def scripts(lang: str) -> list[str]:
 
 
 class ForeignLines:
-    """Finds lines that have letters, but none of a script that the language is written in.
+    """Counts foreign lines: lines with letters, but without a letter of the language's scripts.
 
     Args:
-        lang: code of the language. If its scripts are not known, no line is foreign.
+        lang: language code. If the scripts are not known, no line is foreign.
     """
 
     def __init__(self, lang: str) -> None:

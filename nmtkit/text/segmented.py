@@ -16,16 +16,14 @@ LINE_END = -1
 
 @dataclass
 class Segmented:
-    """Words by number, each as its pieces."""
+    """Numbered words, each as its pieces."""
 
     pieces: list[str]
-    """Pieces by number; one may have several."""
+    """The pieces by number. A piece may have several numbers."""
     flat: Integers
-    """The pieces of all words by their number, word after word."""
+    """The piece numbers of all words, word after word."""
     lengths: Integers
     """Pieces of each word (W)."""
-    merges: int = 0
-    """Merges learnt."""
 
     def counts(self, words: Ints) -> Counter[str]:
         """Return how often each piece occurs.
@@ -48,7 +46,11 @@ class Segmented:
         return words
 
     def changed(self, words: Mapping[int, Sequence[str]]) -> Segmented:
-        """Return a copy with other pieces for some words, given by number."""
+        """Return a copy with other pieces for some words.
+
+        Args:
+            words: the new pieces by the number of the word.
+        """
         if not words:
             return self
         numbers = list(words)
@@ -60,7 +62,7 @@ class Segmented:
         lengths, starts = self.lengths.copy(), starts_of(self.lengths)
         lengths[numbers], starts[numbers] = sizes, len(self.flat) + starts_of(sizes)
         pieces = [*self.pieces, *added]
-        return Segmented(pieces, joined(flat, starts, lengths), lengths, self.merges)
+        return Segmented(pieces, joined(flat, starts, lengths), lengths)
 
     @classmethod
     def whole(cls, words: Iterable[str]) -> Segmented:
@@ -70,13 +72,13 @@ class Segmented:
 
 
 def starts_of(lengths: Integers) -> Ints:
-    """Return where pieces of these lengths start, one after another."""
+    """Return where pieces of these lengths start if they stand one after another."""
     starts: Ints = np.cumsum(lengths) - lengths
     return starts
 
 
 def joined(flat: Array, starts: Ints, lengths: Integers) -> Array:
-    """Return pieces of an array, given by start and length, one after another."""
+    """Return pieces of an array one after another, each given by its start and length."""
     places = np.repeat(starts - starts_of(lengths), lengths)
     places += np.arange(len(places))
     return flat[places]

@@ -1,7 +1,7 @@
-"""Subwords of SentencePiece: learn a model, split words, and join them again.
+"""SentencePiece: learn a model, split words, and join subwords.
 
-A model splits a line at its spaces first, because no piece holds a space inside: so it splits words
-one by one. The first piece of a word begins with ▁ (U+2581).
+No piece has a space inside, so words are split one by one. The first piece of a word begins with ▁
+(U+2581).
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from nmtkit.text.tidy import UNSAFE
 from nmtkit.text.tokenizer import SPACE
 
 MOST_WORDS = 1_000_000
-"""Different words that a model is learnt from."""
+"""A model is learnt from at most this many distinct words."""
 _BYTES = re.compile("(?:<0x[0-9A-F]{2}>)+")
 COVERAGE = 0.9995
-"""Share of the characters of the text that are pieces; the rarest others are <unk>."""
+"""Share of the text's characters that become pieces. The rarest characters are <unk>."""
 
 
 def load_package() -> Any:
@@ -41,13 +41,13 @@ def learn_sentencepiece(
 ) -> int:
     """Learn a model from word counts and write it.
 
-    It changes no character (its normalisation is `identity`), and one thread learns it: equal
-    counts give equal bytes. Of very many words the most frequent are read, of equally frequent ones
-    a sample.
+    The model changes no character (normalisation `identity`). One thread learns it, so that equal
+    counts give equal bytes. The most frequent words are read; a hash chooses among equally frequent
+    words.
 
     Args:
         counts: how often each word occurs.
-        size: pieces wanted; a small text gives fewer.
+        size: the number of pieces wanted; a small text gives fewer.
         kind: unigram language model or byte-pair encoding.
         path: the model file.
     Returns: the number of pieces.
@@ -86,14 +86,14 @@ def learn_sentencepiece(
 
 
 class SentencePiece(CachingSplitter):
-    """Splits words with a SentencePiece model; the first piece of a word begins with ▁.
+    """Splits words with a SentencePiece model.
 
     Args:
         path: the model.
     Attributes:
-        pieces: by their number in the model.
+        pieces: the pieces by number.
         unigram: True for a unigram model, False for byte-pair encoding.
-    Raises: DataError if the file is missing, is no model, or its pieces hold spaces.
+    Raises: DataError if the file is missing, is no model, or its pieces have spaces inside.
     """
 
     def __init__(self, path: Path) -> None:
@@ -109,7 +109,7 @@ class SentencePiece(CachingSplitter):
             hint = "give the .model file that spm_train wrote"
             raise DataError("not a SentencePiece model", where=path, hint=hint) from error
         self._bytes = any(map(self._model.is_byte, range(len(self.pieces))))
-        # byte-pair encoding has the scores 0, -1, -2, …, a unigram model log-probabilities
+        # scores are 0, -1, -2, … in byte-pair encoding, log-probabilities in a unigram model
         scores = map(self._model.get_score, range(len(self.pieces)))
         self.unigram = not all(map(float.is_integer, scores))
         self._check_spaces()
@@ -118,7 +118,7 @@ class SentencePiece(CachingSplitter):
         return SentencePiece, (self.path,)
 
     def _check_spaces(self) -> None:
-        """Refuse a model that does not split a line word by word."""
+        """Raise DataError for a model that does not split a line word by word."""
         inside = [piece for piece in self.pieces if SPACE in piece.lstrip(SPACE)]
         if inside or self._model.encode("a a", out_type=str)[0][:1] != SPACE:
             problem = f"its piece {inside[0]!r} holds a space" if inside else "it marks word ends"
@@ -129,7 +129,7 @@ class SentencePiece(CachingSplitter):
             )
 
     def normalized(self, line: str) -> str:
-        """Return a line with the model's normalisation; ▁ in it becomes a space."""
+        """Return a line with the model's normalisation; ▁ becomes a space."""
         text = self._model.normalize(line)
         return " ".join(filter(None, text.split(SPACE)))
 
@@ -137,14 +137,14 @@ class SentencePiece(CachingSplitter):
         return self._model.encode(word, out_type=str)  # type: ignore[no-any-return]
 
     def without_space(self, subwords: Sequence[str]) -> list[str]:
-        """Return the subwords of a word before which there is no space."""
+        """Return the subwords of a word as they are when no space precedes the word."""
         first = subwords[0].removeprefix(SPACE)
         pieces = [first] if first in self.pieces else list(first)
         return [*pieces, *subwords[1:]]
 
     def sampler(self, strength: float, vocabulary: Container[str]) -> Draw:
         model = self._model
-        # Text is not split into pieces of these kinds by their scores.
+        # pieces of these kinds are no text
         special = model.is_control, model.is_unknown, model.is_unused, model.is_byte
         scores = {
             piece: float(model.get_score(i))
@@ -171,8 +171,6 @@ class SentencePiece(CachingSplitter):
 
 
 def _decoded(match: re.Match[str]) -> str:
-    """Return the text of byte pieces such as <0xE2>, without the characters that `tidy` removes or
-    replaces.
-    """
+    """Return the text of byte pieces such as <0xE2>, without the characters that `tidy` removes."""
     data = bytes.fromhex(match[0].replace("<0x", "").replace(">", ""))
     return UNSAFE.sub("", data.decode(errors="replace"))

@@ -1,4 +1,4 @@
-"""The text of one side: raw line to subwords and back, for prep, translation and analyses."""
+"""The text of one side: from raw lines to subwords and back."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ from nmtkit.text.vocabulary import read_counts
 from nmtkit.text.words import Numbers
 
 RULES = {"text rules": "5"}
-"""Version of how text becomes words. Raise it with every change that gives any text other words."""
+"""The version of all rules that turn text into words. Every change that gives any text other words
+raises it.
+"""
 
 
 class TextSide:
@@ -36,12 +38,12 @@ class TextSide:
     Args:
         lang: language code.
         settings: of prep: normalize, aggressive_hyphens, escape, lowercase.
-        truecaser: applied after tokenization; None for none (then nothing is detruecased either).
+        truecaser: applied after tokenization; without it nothing is detruecased either.
         splitter: splits words into subwords; None leaves words whole.
-        tokenizer: its name (`tokenizer_name`); None: the usual one of the language.
+        tokenizer: from `tokenizer_name`; None for the default of the language.
     Attributes:
         tokenizer: the name of the tokenizer.
-        tokenization: the tokenizer as signatures of scores name it (`moses-split-hyphens`).
+        tokenization: the name of the tokenizer in signatures of scores (`moses-split-hyphens`).
     """
 
     def __init__(
@@ -59,7 +61,7 @@ class TextSide:
         self.tokenizer = tokenizer or usual_tokenizer(lang)
         self._tokenizer = make_tokenizer(self.tokenizer, lang, settings)
         self._caseless = make_tokenizer(self.tokenizer, lang, settings, caseless=self.lowercase)
-        # words of plain text that BLEU of tokens is computed on
+        # Token BLEU of plain text is computed on the words of the language's default tokenizer.
         self._scored = TextSide(lang, settings) if self.tokenizer == "raw" else self
         self.tokenization = self._scored._tokenizer.label
 
@@ -73,7 +75,6 @@ class TextSide:
             side: "src" or "tgt".
         Raises: DataError if the corpus is not prepared or a file is damaged.
         """
-        prep_dir = Path(prep_dir)
         recipe = load(TextRecipe, prep_dir / "manifest.json")
         if not RULES.items() <= recipe.tools.items():
             console.warn_once(
@@ -93,31 +94,31 @@ class TextSide:
         return self.truecaser.truecase(tokens) if self.truecaser else tokens
 
     def cased(self, line: str) -> str:
-        """Tidy, tokenize and lowercase (if set) one raw line for multi-bleu.perl.
+        """Tidy, tokenize and lowercase (if set) one raw line for multi-bleu.perl. Raw text is cut
+        by the language's default tokenizer.
 
-        Returns: its words, not truecased, separated by single spaces; those of the language's usual
-            tokenizer if a model reads raw text.
+        Returns: the words, not truecased, separated by single spaces.
         """
         return self._scored.tokenized(tidy(line))
 
     def tokenized(self, line: str) -> str:
         """Tokenize and lowercase (if set) one tidy line.
 
-        Returns: its words, not truecased, separated by single spaces.
+        Returns: the words, not truecased, separated by single spaces.
         """
         return " ".join(self.parts(line))
 
     def parts(self, line: str) -> list[str]:
-        """Return what `tokenized` returns as strings of one or more words each."""
+        """Return the words of `tokenized` as strings of one or more words."""
         line = self.splitter.normalized(line)
         if not self.lowercase:
             return self._tokenizer.parts(line)
-        # Lowercase only now: the tokenizer sees the end of a sentence by the capital of the next.
+        # Moses finds the end of a sentence by the capital after it, so lowercasing comes last.
         parts = (self._caseless if line.islower() else self._tokenizer).parts(line)
         return [part.lower() for part in parts]
 
     def numbered(self, line: str, numbers: Numbers) -> list[int]:
-        """Return the number of each of `parts`."""
+        """Return the numbers of `parts`."""
         if self.lowercase:
             return [numbers[part] for part in self.parts(line)]
         return self._tokenizer.numbered(self.splitter.normalized(line), numbers)
@@ -127,7 +128,7 @@ class TextSide:
         return self.splitter.segment(self.tokens(line))
 
     def encode_inside(self, text: str) -> list[str]:
-        """Return the subwords of words that stand inside a sentence; in a language without spaces,
+        """Return the subwords of words that stand inside a sentence. In a language without spaces
         no space precedes them.
         """
         words = split_words(self.tokenized(tidy(text)))
@@ -146,17 +147,17 @@ class TextSide:
         return [part for parts in split for part in parts], owners
 
     def surface(self, subwords: list[str]) -> str:
-        """Return subwords as tokenized text: words are whole again."""
+        """Join subwords into tokenized text."""
         return " ".join(self.splitter.join(subwords))
 
     def cased_surface(self, subwords: list[str]) -> str:
-        """Return subwords as tokenized text for multi-bleu.perl: truecasing is undone too."""
+        """Join subwords into tokenized text for multi-bleu.perl, without truecasing."""
         if self._scored is not self:
             return self._scored.tokenized(self.decode(subwords))
         return " ".join(self._cased_words(subwords))
 
     def decode(self, subwords: list[str]) -> str:
-        """Return subwords as plain text: truecasing and tokenization are undone too."""
+        """Join subwords into plain text, without truecasing and tokenization."""
         return self._tokenizer.detokenize(self._cased_words(subwords))
 
     def _cased_words(self, subwords: list[str]) -> list[str]:
@@ -165,11 +166,11 @@ class TextSide:
 
 
 def load_splitter(prep_dir: Path, side: Side, vocab_threshold: int = 0) -> Splitter:
-    """Return what splits the words of a side of a prepared corpus.
+    """Return the splitter of a side of a prepared corpus.
 
     Args:
-        prep_dir, side: as of `TextSide.load`.
-        vocab_threshold: of the settings.
+        prep_dir, side: as for `TextSide.load`.
+        vocab_threshold: the setting.
     """
     for name in (f"codes.{side}.bpe", "codes.bpe"):
         if (prep_dir / name).exists():

@@ -1,4 +1,4 @@
-"""Words to subwords and back: what BPE and SentencePiece have in common."""
+"""The interface that splits words into subwords and joins subwords."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ LONG_WORD = 200  # characters
 
 
 class Splitter:
-    """Leaves words whole; `Bpe` and `SentencePiece` override nearly every method."""
+    """Leaves words whole. `Bpe` and `SentencePiece` override nearly every method."""
 
     def normalized(self, line: str) -> str:
-        """Return a tidy line as it is before it is cut into words."""
+        """Return a tidy line with the normalisation of the subword model."""
         return line
 
     def segment(self, tokens: Sequence[str]) -> list[str]:
@@ -36,10 +36,11 @@ class Splitter:
         return False
 
     def sampler(self, strength: float, vocabulary: Container[str]) -> Draw:
-        """Return what draws a random segmentation of a word, for subword regularisation.
+        """Return a function that draws a random segmentation of a word, for subword
+        regularisation.
 
         Args:
-            strength: BPE: the probability that a merge is left out; a unigram model: α.
+            strength: for BPE the probability that a merge is left out; for a unigram model α.
             vocabulary: the subwords that a unigram model may use.
         Raises: ConfigError if words are not split.
         """

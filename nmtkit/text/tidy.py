@@ -33,8 +33,8 @@ def utf8_lines(text: bytes, changes: Counter[str] | None) -> list[str] | list[st
 
     Args:
         text: lines, each with its LF.
-        changes: gets the number of lines that are not UTF-8, which are repaired with U+FFFD. None:
-            such lines become None.
+        changes: counts lines that are not UTF-8, which get U+FFFD. Without it such lines become
+            None.
     """
     with contextlib.suppress(UnicodeDecodeError):
         return text.decode().split("\n")[:-1]
@@ -52,21 +52,22 @@ def utf8_lines(text: bytes, changes: Counter[str] | None) -> list[str] | list[st
 def tidy(line: str, counts: Counter[str] | None = None) -> str:
     """Make one raw line safe for every later step.
 
-    The BOM (U+FEFF, anywhere), other invisible characters (soft hyphens, zero-width spaces, marks
-    of direction; not the joiners U+200C and U+200D) and a CR at the end are removed; NUL, tab,
-    every other control character, every Unicode line separator and a Python string's lone
-    surrogates become a space; runs of spaces collapse; the ends are stripped. Words that end in the
-    subword joiner `@@` stay as they are but are counted: tokenization takes them apart (`@ @`) and
-    `Bpe.segment` never emits one, so they are never read as a joiner.
+    Removed are BOMs (U+FEFF, anywhere), other invisible characters (soft hyphens, zero-width
+    spaces, marks of direction; not the joiners U+200C and U+200D) and a CR at the end. All other
+    control characters, Unicode line separators and lone surrogates become spaces. Runs of spaces
+    become one space, and spaces at the ends are removed. Words that end in the subword joiner `@@`
+    stay, but are
+    counted: tokenization takes them apart (`@ @`) and `Bpe.segment` never emits such a subword at
+    the end of a word.
 
     Args:
         line: one line without its line feed.
-        counts: gets the changes by kind ("BOM", "invisible character", "CR at the end", "NUL",
-            "tab", …, "other control character", "joiner @@ in the text"), and under "spaces" the
-            lines of which only the spacing changed.
+        counts: counts the changes by kind ("BOM", "invisible character", "CR at the end", "NUL",
+            "tab", …, "other control character", "joiner @@ in the text"), and as "spaces" the lines
+            in which only spaces changed.
     Returns: the safe line, possibly empty.
     """
-    # Controls, separators and the BOM are not printable; nearly all lines leave here.
+    # Most lines end here. Control characters, separators and the BOM are not printable.
     if line.isprintable() and JOINER not in line:
         if "  " not in line and line[:1] != " " and line[-1:] != " ":
             return line
@@ -74,33 +75,22 @@ def tidy(line: str, counts: Counter[str] | None = None) -> str:
             counts["spaces"] += 1
         return " ".join(filter(None, line.split(" ")))
     changes: Counter[str] = Counter()
-    safe = _without_unsafe(line, changes)
-    if counts is not None:
-        counts.update(changes)
-    return safe
-
-
-def _without_unsafe(line: str, changes: Counter[str]) -> str:
-    safe = _replaced(line, changes) if UNSAFE.search(line) else line
+    safe = line
+    if UNSAFE.search(line):
+        for character in _INVISIBLE.findall(line):
+            changes["BOM" if character == "\ufeff" else "invisible character"] += 1
+        safe = _INVISIBLE.sub("", line)
+        if safe.endswith("\r"):
+            changes["CR at the end"] = 1
+            safe = safe[:-1]
+        for character in UNSAFE.findall(safe):
+            changes[_KINDS.get(character, "other control character")] += 1
+        safe = UNSAFE.sub(" ", safe)
     safe = _SPACES.sub(" ", safe).strip(" ")
     if safe != line and not changes:
         changes["spaces"] = 1
     if joiners := _JOINED.findall(safe):
         changes["joiner @@ in the text"] = len(joiners)
+    if counts is not None:
+        counts.update(changes)
     return safe
-
-
-def _replaced(line: str, changes: Counter[str]) -> str:
-    """Return a line without invisible characters, with spaces in place of control characters."""
-    visible = _INVISIBLE.sub("", line)
-    changes.update(
-        "BOM" if character == "\ufeff" else "invisible character"
-        for character in _INVISIBLE.findall(line)
-    )
-    if visible.endswith("\r"):
-        changes["CR at the end"] = 1
-        visible = visible[:-1]
-    changes.update(
-        _KINDS.get(character, "other control character") for character in UNSAFE.findall(visible)
-    )
-    return UNSAFE.sub(" ", visible)

@@ -1,6 +1,4 @@
-"""The tokenizers of prep.src_tokenizer and prep.tgt_tokenizer: a line to words, and words back to a
-line.
-"""
+"""The tokenizers of prep.src_tokenizer and prep.tgt_tokenizer: from a line to words, and back."""
 
 from __future__ import annotations
 
@@ -25,40 +23,42 @@ UNSPACED_LANGUAGES = {
     for code, (script, *_) in SCRIPTS.items()
     if script in {"Japanese", "Thai", "Khmer", "Lao", "Burmese"}
 }
-"""Languages without spaces between words, by code."""
+"""Languages without spaces between words (except Chinese), by code."""
 SPACE = "▁"
 """The word that stands for a space in text that is cut into characters (U+2581)."""
 
 JOINERS = {"@@": re.compile(r"\S@@( |$)"), SPACE: re.compile(r"(^| )▁\S")}
-"""Words that are parts of words, by the mark of their subword model."""
+"""Patterns of subwords in text, by the mark of the subword model."""
 _WORD = re.compile(r"[0-9A-Za-z]+|.", re.DOTALL)
 _UNSPACED = re.compile(f"[{UNSPACED_LETTERS}]")
 _BETWEEN = re.compile(f"(?<=[{UNSPACED_LETTERS}]) (?=[{UNSPACED_LETTERS}])")
-# Lines of a sample that a verdict needs, and the average length of a word that no spaced text has.
-_ENOUGH = 20
-_LONGEST_WORDS, _LONGEST_LINE = 20.0, 200
+_ENOUGH = 20  # lines that a sample needs to show anything
+_LONGEST_AVERAGE = 20.0  # characters of a word in text with spaces
+_BEGINNING = 200  # characters of a line that are looked at
 
 
 @dataclass(frozen=True)
 class WordByWord:
-    """A tokenizer whose parts are single words: how it cuts a tidy line, and joins words."""
+    """A tokenizer whose parts (`Moses.parts`) are single words."""
 
     label: str
     parts: Callable[[str], list[str]]
+    """Cuts a tidy line into words."""
     detokenize: Callable[[list[str]], str]
+    """Joins words."""
 
     def numbered(self, line: str, numbers: Numbers) -> list[int]:
         return [numbers[part] for part in self.parts(line)]
 
 
 def split_words(text: str) -> list[str]:
-    """Return the words of a text that separates them by single spaces."""
+    """Return the words of a text in which single spaces separate them."""
     return text.split(" ") if text else []
 
 
 def characters(line: str) -> list[str]:
-    """Return every character as a word, with the marks that it carries, and a run of Latin letters
-    or digits as one word. White space of any kind is a space.
+    """Return every character with its marks as a word, and runs of Latin letters or digits as one
+    word. Any white space is a space.
     """
     words: list[str] = []
     for part in _WORD.findall(" ".join(line.split())):
@@ -74,7 +74,7 @@ def _joined_characters(words: list[str]) -> str:
 
 
 def _raw(line: str) -> list[str]:
-    """Return the words of plain text for SentencePiece: they end at spaces."""
+    """Return the words of plain text for SentencePiece, without its mark."""
     return list(filter(None, line.replace(SPACE, " ").split(" ")))
 
 
@@ -91,8 +91,8 @@ WORD_BY_WORD = {
 
 
 def tokenizer_name(side: Side, lang: str, settings: PrepSettings) -> Name:
-    """Return the tokenizer of a side: the one in the settings, else raw for SentencePiece, else
-    that of the language.
+    """Return the tokenizer of a side: the one in the settings; by default raw for SentencePiece,
+    and otherwise the tokenizer of the language.
     """
     name = settings.src_tokenizer if side == "src" else settings.tgt_tokenizer
     if name != "auto":
@@ -101,15 +101,15 @@ def tokenizer_name(side: Side, lang: str, settings: PrepSettings) -> Name:
 
 
 def usual_tokenizer(lang: str) -> Name:
-    """Return the tokenizer of a language."""
+    """Return the default tokenizer of a language."""
     if chinese.is_chinese(lang):
         return "jieba"
     return "characters" if unspaced(lang) else "moses"
 
 
 def unspaced(lang: str) -> str | None:
-    """Return the name of a language without spaces between words, other than Chinese, by its
-    code in any region; None for other languages.
+    """Return the name of a language in `UNSPACED_LANGUAGES`, also for a code with a region; None
+    for any other language.
     """
     return UNSPACED_LANGUAGES.get(re.split("[-_]", lang.lower())[0])
 
@@ -133,10 +133,7 @@ def make_tokenizer(
 
 def joiner(lines: Sequence[str]) -> str | None:
     """Return the mark of subwords in text that is split already: `@@` of subword-nmt or `▁` of
-    SentencePiece. None if fewer than 20 lines, or fewer than half of them, have a word with one.
-
-    Args:
-        lines: a sample.
+    SentencePiece. Return None if fewer than 20 lines, or fewer than half, have such a subword.
     """
     for mark, word in JOINERS.items():
         if sum(word.search(line) is not None for line in lines) >= max(_ENOUGH, len(lines) / 2):
@@ -145,27 +142,22 @@ def joiner(lines: Sequence[str]) -> str | None:
 
 
 def moses_doubt(lines: Iterable[str]) -> tuple[str, Sequence[Name]] | None:
-    """Return why Moses is wrong for some text, and the tokenizers to choose from, or None.
+    """Return why Moses is wrong for a sample of tidy lines, and the tokenizers to choose from; None
+    if there is no doubt, or fewer than 20 lines to look at.
 
-    Tokenized text has a space before most full stops. Text without spaces has words of more than
-    20 characters on average, at the beginning of its lines, or most of its letters are of scripts
-    without spaces and few spaces are between them. A sample of fewer than 20 such lines shows
-    nothing.
-
-    Args:
-        lines: a sample of tidy lines.
+    Tokenized text has a space before most full stops. Text without spaces has more than 20
+    characters a word on average; or most letters are of scripts without spaces, and few spaces are
+    between these letters.
     """
     sample = [line for line in lines if line]
     stops = [line for line in sample if line.endswith(".")]
     if len(stops) >= _ENOUGH and sum(line.endswith(" .") for line in stops) > len(stops) / 2:
         return "looks tokenized: most full stops have a space before them", ["none"]
-    starts = [line[:_LONGEST_LINE] for line in sample]
+    starts = [line[:_BEGINNING] for line in sample]
     text, words = "".join(starts), sum(line.count(" ") + 1 for line in starts)
     unspaced, letters = len(_UNSPACED.findall(text)), sum(map(str.isalpha, text))
-    segmented = 4 * len(_BETWEEN.findall(text)) > unspaced
-    without_spaces = len(text) > _LONGEST_WORDS * words or (
-        2 * unspaced > letters and not segmented
-    )
+    few_spaces = 4 * len(_BETWEEN.findall(text)) <= unspaced
+    without_spaces = len(text) > _LONGEST_AVERAGE * words or (2 * unspaced > letters and few_spaces)
     if len(sample) >= _ENOUGH and without_spaces:
         return "has no spaces between words", ["characters", "jieba"]
     return None

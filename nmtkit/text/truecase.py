@@ -1,6 +1,4 @@
-"""Truecasing as Moses does it (train-truecaser.perl, truecase.perl, detruecase.perl), streaming
-and without regular expressions per word.
-"""
+"""Truecasing as in Moses (train-truecaser.perl, truecase.perl, detruecase.perl)."""
 
 from __future__ import annotations
 
@@ -24,13 +22,14 @@ _TAG = re.compile(r"<\S[^>]*>")
 def learn_truecaser(counts: Counter[str], path: Path) -> Truecaser:
     """Learn a truecaser and write it in Moses' format.
 
-    The model is sacremoses' (train-truecaser.perl without --possiblyUseFirstToken; quotes and
-    brackets are passed over wherever they stand). Each line is a word, `best (count/total) other
-    (count) …`, in the order of first appearance.
+    The model is the same as that of sacremoses (train-truecaser.perl without
+    --possiblyUseFirstToken; quotes and brackets are passed over everywhere). Each line has the
+    forms of a word, `best (count/total) other (count) …`. The lines are in the order of first
+    appearance.
 
     Args:
-        counts: how often each form occurs as evidence (`prep.words`): not at the start of a
-            sentence, where every word may have a capital.
+        counts: how often each form occurs as evidence (`prep.words`), which excludes the starts of
+            sentences, where every word may have a capital.
         path: the file.
     Raises: EnvironmentProblem if it cannot be written.
     """
@@ -40,7 +39,7 @@ def learn_truecaser(counts: Counter[str], path: Path) -> Truecaser:
             forms.setdefault(form.lower(), []).append(form)
     with writing(path) as stream:
         for variants in forms.values():
-            # stable: of equally frequent forms the one seen first
+            # The sort is stable: of equally frequent forms the one seen first comes first.
             variants.sort(key=counts.__getitem__, reverse=True)
             best, *rest = variants
             total = sum(map(counts.__getitem__, variants))
@@ -65,11 +64,11 @@ def _is_cased(character: str) -> bool:
 class Truecaser:
     """Gives words their usual case.
 
-    A word at the start of a sentence gets its most frequent form; elsewhere only forms never seen
-    are changed.
+    A word at the start of a sentence gets its most frequent form. Elsewhere only unknown forms are
+    changed.
 
     Args:
-        best: lowercased word -> its most frequent form.
+        best: the most frequent form of each lowercased word.
         known: every form seen in training.
     Source: Moses truecase.perl (sacremoses' `truecase(use_known=True)`).
     """
@@ -86,13 +85,11 @@ class Truecaser:
         best = {}
         known = set()
         for number, line in enumerate(text_lines(path), 1):
+            if not line.strip():
+                continue
             fields = line.split(" ")
-            forms = fields[0::2]
-            if len(fields) % 2 or not all(
-                [field[:1] == "(" and field[-1:] == ")" for field in fields[1::2]]
-            ):
-                if not line.strip():
-                    continue
+            forms, counts = fields[0::2], fields[1::2]
+            if len(fields) % 2 or not all([f[:1] == "(" and f[-1:] == ")" for f in counts]):
                 raise DataError(
                     "not a truecase model",
                     where=f"{path}, line {number}",
@@ -103,7 +100,7 @@ class Truecaser:
         return cls(best, frozenset(known))
 
     def truecase(self, tokens: list[str]) -> list[str]:
-        """Truecase one tokenized line, token by token; XML tags are ordinary tokens."""
+        """Truecase one tokenized line. XML tags are ordinary tokens."""
         best, known = self.best, self.known
         return [
             best.get(token.lower(), token) if first or token not in known else token
@@ -111,7 +108,7 @@ class Truecaser:
         ]
 
     def words(self, tokens: Iterable[str], first: bool) -> list[str]:
-        """Truecase single words, all as the first of a sentence or none."""
+        """Truecase single words, all as `first` words of a sentence, or all as words elsewhere."""
         best, known = self.best, frozenset() if first else self.known
         return [token if token in known else best.get(token.lower(), token) for token in tokens]
 
@@ -125,7 +122,7 @@ def sentence_starts(tokens: Iterable[str]) -> Iterator[bool]:
 
 
 def detruecase(tokens: Sequence[str]) -> list[str]:
-    """Titlecase the first letter of each sentence, as Moses' detruecase.perl does (ucfirst)."""
+    """Titlecase the first letter of each sentence, as detruecase.perl does (ucfirst)."""
     return [
         token[:1].title() + token[1:] if first else token
         for token, first in zip(tokens, sentence_starts(tokens), strict=True)

@@ -1,4 +1,4 @@
-"""The vocabulary of a side: tokens to ids and back, with the special symbols in one place."""
+"""The vocabulary of a side: tokens to ids and back, and the special symbols."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ SPECIALS = ("<pad>", "<s>", "</s>", "<unk>")
 
 
 def by_frequency(counts: Mapping[str, int]) -> list[str]:
-    """Return tokens by falling frequency, ties in code point order."""
-    # two stable sorts are many times as fast as one sort by pairs
+    """Return tokens by falling frequency; ties in code point order."""
+    # Two stable sorts are much faster than one sort by pairs.
     return sorted(sorted(counts), key=counts.__getitem__, reverse=True)
 
 
 def read_counts(path: Path) -> dict[str, int]:
-    """Return the subwords of a file of subword-nmt's get-vocab, with their counts.
+    """Return the subwords and counts of a file that subword-nmt's get-vocab wrote.
 
-    Raises: DataError naming the line that is not a subword, a space and a count.
+    Raises: DataError naming the first line that is not a subword, a space and a count.
     """
     counts: dict[str, int] = {}
     for number, line in enumerate(files.text_lines(path), 1):
@@ -42,9 +42,9 @@ class Vocabulary:
     """An ordered list of tokens; the first four are the special symbols.
 
     Args:
-        tokens: every token in the order of its id, specials first.
-        path: the file that they come from, for the error.
-    Raises: DataError if the specials are not there or a token occurs twice.
+        tokens: in the order of their ids, special symbols first.
+        path: the file of the tokens, for the error.
+    Raises: DataError if the special symbols are missing or a token occurs twice.
     """
 
     def __init__(self, tokens: Sequence[str], path: Path | None = None) -> None:
@@ -64,14 +64,13 @@ class Vocabulary:
     def from_counts(
         cls, counts: dict[str, int], min_frequency: int = 1, size: int | None = None
     ) -> Vocabulary:
-        """Return the tokens by falling frequency, ties in code point order.
+        """Return the vocabulary of the most frequent tokens, in the order of `by_frequency`. Text
+        that spells a special symbol is left out.
 
         Args:
             counts: how often each token occurs.
             min_frequency: tokens that occur less often are left out.
-            size: the most tokens; None: all.
-
-        Text that looks like a special symbol never becomes one.
+            size: the largest number of tokens; None: no limit.
         """
         kept = [t for t in by_frequency(counts) if counts[t] >= min_frequency and t not in SPECIALS]
         return cls([*SPECIALS, *kept[:size]])
@@ -95,15 +94,14 @@ class Vocabulary:
         files.write_lines(path, self._tokens)
 
     def encode(self, tokens: Iterable[str]) -> list[int]:
-        """Return the ids of tokens and </s>.
-
-        An unknown token, and text that spells a special symbol, is <unk>.
+        """Return the ids of tokens and </s>. Unknown tokens, and text that spells a special symbol,
+        become <unk>.
         """
         get = self._ids.get
         return [i if (i := get(t, UNK)) > UNK else UNK for t in tokens] + [EOS]
 
     def decode(self, ids: Iterable[int]) -> list[str]:
-        """Return the tokens up to the first </s>, without <pad> and <s>; <unk> stays as text."""
+        """Return the tokens up to the first </s>, without <pad> and <s>. <unk> stays as text."""
         before = itertools.takewhile(EOS.__ne__, ids)
         return [self._tokens[i] for i in before if i not in (PAD, BOS)]
 
@@ -118,14 +116,12 @@ def unknown_share(sentences: Iterable[Iterable[int]]) -> float:
 
 
 def load_vocabularies(prep: Path) -> tuple[Vocabulary, Vocabulary]:
-    """Return the vocabularies of a prepared corpus: one object twice if both sides share it.
+    """Return the vocabularies of source and target: the same object twice if they share one.
 
     Args:
         prep: the run's prep folder, with vocab.txt, or vocab.src.txt and vocab.tgt.txt.
-    Returns: the vocabulary of the source and of the target.
     Raises: DataError if they are missing or damaged.
     """
-    prep = Path(prep)
     if (prep / "vocab.txt").is_file():
         shared = Vocabulary.load(prep / "vocab.txt")
         return shared, shared

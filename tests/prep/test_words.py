@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from nmtkit.errors import DataError
 from nmtkit.prep import words
-from nmtkit.prep.numbering import number_words
+from nmtkit.prep.learn import number_words
 from nmtkit.prep.word_table import FREQUENT, WORD, WordTable, concatenated, frequent_words, merged
 from nmtkit.prep.words import SideText
 from nmtkit.text.segmented import LINE_END

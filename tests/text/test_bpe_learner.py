@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from subword_nmt.learn_bpe import learn_bpe as learn_as_subword_nmt
 
 from nmtkit.errors import DataError
-from nmtkit.text import bpe_learner, letters, words
+from nmtkit.text import bpe_learner, words
 from nmtkit.text.bpe import Bpe, learn_bpe
 from nmtkit.text.bpe_learner import HOLE, Learner
 from nmtkit.text.words import Words
@@ -44,7 +44,7 @@ def limits(values):
     with pytest.MonkeyPatch.context() as patch:
         for name in ("SPARE", "CHUNK"):
             patch.setattr(bpe_learner, name, values[name])
-        patch.setattr(letters, "CHUNK", values["CHUNK"])
+        patch.setattr(words, "PLACES_AT_ONCE", values["CHUNK"])
         patch.setattr(words, "CHUNK", max(values["CHUNK"] - 1, 1))
         if values["PRUNED"]:
             always = property(lambda learner: -1, lambda learner, value: None)
@@ -233,7 +233,7 @@ def test_words_are_a_list_of_strings(texts, part):
 
 
 def test_more_letters_than_the_learner_can_number_are_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(letters, "MOST_PLACES", 8)
+    monkeypatch.setattr(words, "MOST_PLACES", 8)
     learn_bpe(["abc", "de"], [3, 3], 9, tmp_path / "codes")
     raised = refused(
         DataError, "too many words", learn_bpe, ["abc", "def"], [3, 3], 9, tmp_path / "many"
@@ -269,9 +269,9 @@ def test_memory_a_word_is_bounded(tmp_path):
     listed = Words.of(listed)
     tracemalloc.start()
     try:
-        learnt = learn_bpe(listed, counts, 4000, tmp_path / "codes")
+        learn_bpe(listed, counts, 4000, tmp_path / "codes")
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert learnt.merges == 4000
+    assert Bpe(tmp_path / "codes").merges == 4000
     assert peak / types < 250

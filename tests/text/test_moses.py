@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nmtkit.text.languages import language_code
-from nmtkit.text.moses import Moses
+from nmtkit.text.moses import Moses, language_code
 from nmtkit.text.words import Numbers
 from tests.prep.real import lines, multi30k, segments
 
