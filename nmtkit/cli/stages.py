@@ -10,8 +10,7 @@ from nmtkit.cli.command import Command, command
 from nmtkit.cli.program import examples
 from nmtkit.export.options import ExportOptions
 from nmtkit.options import CodeOptions
-from nmtkit.prep.file_values import joined_words
-from nmtkit.prep.options import PrepOptions
+from nmtkit.prep.options import PrepOptions, joined_words
 from nmtkit.report.options import ReportOptions
 from nmtkit.run import choose
 from nmtkit.score.options import ScoreOptions

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -118,12 +118,11 @@ class Inputs:
     def _check_lines(self, text: SetFiles) -> None:
         src, *targets = text.sides.values()
         for side in targets:
-            # file by file, if both sides have the same number of files
-            pairs: Iterable[tuple[Sequence[Path], Sequence[Path]]] = [(src, side)]
-            if len(src) == len(side):
-                pairs = (([a], [b]) for a, b in zip(src, side, strict=True))
-            for ours, theirs in pairs:
-                self._check_pair(text.name, ours, theirs)
+            if len(src) != len(side):
+                self._check_pair(text.name, src, side)
+                continue
+            for ours, theirs in zip(src, side, strict=True):
+                self._check_pair(text.name, [ours], [theirs])
         # With --size the parses may have a line for only the pairs taken: that is checked later.
         later = text.first is not None and not text.between
         if text.parses is not None and not later:
@@ -305,23 +304,22 @@ def _check_whole_words(sample: Sample, settings: PrepSettings) -> None:
 
 def _check_moses(samples: Sequence[Sample], settings: PrepSettings) -> None:
     """Refuse text that Moses cannot tokenize, and name the settings of both sides at once."""
-    problems = {}  # by setting
-    places, choices = [], []
+    doubts = {}  # by setting: the problem, the files, the settings to choose from
     for sample in samples:
         setting = f"{sample.side}_tokenizer"
         is_auto = getattr(settings, setting) == "auto"
         is_moses = is_auto and usual_tokenizer(sample.language) == "moses"
-        if setting in problems or not is_moses or not (doubt := moses_doubt(sample.lines)):
+        if setting in doubts or not is_moses or not (doubt := moses_doubt(sample.lines)):
             continue
         problem, tokenizers = doubt
         if settings.subwords != "sentencepiece" or tokenizers == ["none"]:  # raw needs no spaces
-            problems[setting] = f"{sample.name} {problem}"
-            places.append(sample.where)
-            choices.append(" or ".join(f"--set prep.{setting}={name}" for name in tokenizers))
-    if problems:
+            choice = " or ".join(f"--set prep.{setting}={name}" for name in tokenizers)
+            doubts[setting] = f"{sample.name} {problem}", sample.where, choice
+    if doubts:
+        problems, places, choices = zip(*doubts.values(), strict=True)
         hint = f"pass {' and '.join(choices)} (or moses, to tokenize it); {NOTHING}"
         where = ", ".join(dict.fromkeys(places))  # a TSV file holds both sides
-        raise DataError("; ".join(problems.values()), where, hint)
+        raise DataError("; ".join(problems), where, hint)
 
 
 def _check_some_text(text: SetFiles, side: str) -> None:

@@ -1,5 +1,5 @@
-"""Identify prepared text by a fingerprint, which a trained system keeps, and by the versions of
-the tools that made it.
+"""The fingerprint of prepared text, which each trained system records, and the versions of the
+tools that made the text.
 """
 
 from __future__ import annotations
@@ -25,27 +25,30 @@ IDENTIFYING = (
     "docs/train.",
     "docs/dev.",
 )
-"""The beginnings of the names of files that a trained system depends on: test sets are none."""
+"""How the names of files begin that a trained system depends on. Test sets are not among them."""
 MACHINE = {"memory"}
-"""Settings that change no text."""
+"""Settings that do not change the text."""
 
 
 def fingerprint(
     languages: tuple[str, str], settings: PrepSettings, hashes: Mapping[str, str]
 ) -> str:
-    """Return the checksum of what a trained system depends on: languages, settings, and the
-    checksums of its files, of which every shard has its own.
+    """Return a checksum of all that a trained system depends on.
+
+    Args:
+        languages, settings: of the corpus.
+        hashes: the checksums of the prep folder's files.
     """
     identifying = {name: value for name, value in hashes.items() if name.startswith(IDENTIFYING)}
-    # dev and test are names of sets, not text
+    # The settings dev and test are only names of sets.
     values = sorted(settings.model_dump(exclude={"dev", "test", *MACHINE}).items())
     text = repr((*RULES.items(), *languages, values, sorted(identifying.items())))
     return files.text_sha256(text)
 
 
 def tools(languages: tuple[str, str], settings: PrepSettings) -> dict[str, str]:
-    """Return the versions of what shapes the text beside Python, and the checksum of jieba's
-    dictionary.
+    """Return the versions of the packages that shape the text, and for Chinese the checksum of
+    jieba's dictionary.
     """
     names = [
         tokenizer_name(s, language, settings) for s, language in zip(SIDES, languages, strict=True)

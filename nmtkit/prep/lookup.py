@@ -1,6 +1,4 @@
-"""The step in the middle of prep: learn from the words of all shards, and write down the token ids
-of every word, which all tasks then map into memory.
-"""
+"""Learn from the words of all shards, write the token ids of every word, and look them up."""
 
 from __future__ import annotations
 
@@ -25,7 +23,8 @@ from nmtkit.text.tokenizer import SIDES, Side
 from nmtkit.text.vocabulary import EOS, Vocabulary, load_vocabularies
 
 SPANS = np.dtype([("start", "<i8", 2), ("length", "<u2", 2)])
-"""Where the ids of a word are, and how many it has: elsewhere, and where a sentence starts."""
+"""Where the ids of a word start, and how many there are: elsewhere, and at the start of a sentence.
+"""
 
 
 def learn_models(
@@ -37,18 +36,17 @@ def learn_models(
     settings: PrepSettings,
     jobs: int,
 ) -> Outcome:
-    """Learn from the words of all shards; write the models and the token ids of the words.
+    """Learn from the words of all shards. Write the models, and the token ids of the words.
 
     Args:
         words: the folder of the tables in the work folder (`word_table.merge_words`).
-        parts: how many tables each side has.
-        languages, settings: as of `learn`.
-        jobs: worker processes.
-    Returns: counts of words, types and merges; the sizes of the vocabularies.
+        parts: the number of tables of each side.
+        languages, settings, jobs: as for `learn`.
+    Returns: counts of words, types and merges, and the sizes of the vocabularies; the files.
     """
 
     def tables_of(side: Side) -> Iterator[WordTable]:
-        """Map the tables of a side into memory, one at a time."""
+        """Yield the tables of a side."""
         return (WordTable.load(work / words / f"{part:05}.{side}") for part in range(parts))
 
     types = np.zeros(FREQUENT + 1, np.int64)
@@ -63,7 +61,7 @@ def learn_models(
     tables = [concatenated(list(map(frequent, tables_of(side)))) for side in SIDES]
     out = work / OUT
     names = file_names(languages, settings)
-    for name in names:  # an interrupted or damaged file of an earlier call
+    for name in names:  # a file of an earlier call may be incomplete or damaged
         (out / name).unlink(missing_ok=True)
     shutil.copytree(work / TEXT_MODEL, out, dirs_exist_ok=True)
     models = learn(tables, languages, settings, out, jobs)
@@ -80,7 +78,7 @@ def write_lookup(folder: Path, models: Models, tables: Sequence[WordTable]) -> l
     """Write the token ids of the words that were learnt from, and return the files.
 
     Args:
-        folder: where they go.
+        folder: of the files.
         models: learnt from the words.
         tables: the words of both sides.
     """
@@ -116,16 +114,16 @@ class SideLookup:
 
     @functools.cached_property
     def _text(self) -> tuple[TextSide, Vocabulary]:
-        """The text model and the vocabulary of the side, for words that are not in the table."""
+        """The text model and the vocabulary of the side, for words that were not learnt from."""
         vocabulary = load_vocabularies(self._prep)[self._side == "tgt"]
         return TextSide.load(self._prep, self._side), vocabulary
 
     def encode(self, shard: Path) -> tuple[Array, Ints]:
-        """Return the ids of the text of a shard, each line with its </s>, and how many each line
-        has.
+        """Return the ids of the text of a shard, each line with its </s>, and the number of ids of
+        each line.
 
         Args:
-            shard: the beginning of its files, which `clean_shard` wrote.
+            shard: the beginning of the names of the files that `clean_shard` wrote.
         """
         path = Path(f"{shard}.{self._side}")
         table, text = WordTable.load(path), np.load(f"{path}.text.npy", allow_pickle=False)
@@ -146,14 +144,14 @@ class SideLookup:
             flat += [np.array(word, self._ids.dtype) for word in rare]
         flat.append(np.array([EOS], self._ids.dtype))
         ids = np.concatenate(flat)
-        # LINE_END is -1, the last word: </s>
+        # LINE_END is -1, so it selects the last word: </s>.
         word_lengths = np.append(lengths.ravel(), 1)[text]
         word_starts = np.append(starts.ravel(), len(ids) - 1)[text]
         ends = np.cumsum(word_lengths)[text == LINE_END]
         return joined(ids, word_starts, word_lengths), np.diff(ends, prepend=0)
 
     def _rare(self, table: WordTable) -> list[list[int]]:
-        """Return the ids of each word elsewhere, and where a sentence starts, in turn."""
+        """Return for each word in turn its ids elsewhere and its ids at the start of a sentence."""
         text, vocabulary = self._text
         words = table.words()
         cased = [

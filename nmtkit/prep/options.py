@@ -1,12 +1,19 @@
-"""The options of the stage `prep`."""
+"""The options of the stage `prep`, and the files of a set as a user names them: `SRC TGT`,
+`SRC,TGT[,TGT…]`, or one TSV file.
+"""
 
 from __future__ import annotations
 
+import contextlib
+from collections import deque
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from pydantic import field_validator
 
+from nmtkit.errors import ConfigError, counted
+from nmtkit.files import check_file, expanded_path, is_tsv
 from nmtkit.options import (
     GENERAL,
     Options,
@@ -17,10 +24,21 @@ from nmtkit.options import (
     run_option,
     set_option,
 )
-from nmtkit.prep.file_values import one_value
 
+NUL = "\0"
+"""Joins the file names of one value. No file name can contain it."""
+OPTIONS = {"--train": "training", "--dev": "development", "--test": "test"}
+"""The options that name the files of a set, and the word for the set."""
+MODELS = {"--codes": "merges", "--vocab": "a vocabulary", "--spm": "a model"}
+"""The options that name one file, or one for each side, and what the file contains."""
 OWN_FILES, CLUSTER = "Own files", "Many machines"
 """Panels of the help."""
+
+
+def one_value(files: Any) -> Any:
+    """Return the value of an option for a path or a sequence of paths of a Python call."""
+    files = [files] if isinstance(files, Path) else files
+    return NUL.join(map(str, files)) if isinstance(files, (list, tuple)) else files
 
 
 class PrepOptions(Options):
@@ -112,3 +130,95 @@ class PrepOptions(Options):
     @classmethod
     def _each_joined(cls, value: Any) -> Any:
         return [one_value(files) for files in value] if isinstance(value, list) else value
+
+
+def joined_words(args: Sequence[str]) -> list[str]:
+    """Return a command line in which each option of `OPTIONS` and `MODELS` has a single value.
+
+    A TSV file and a value with a comma are complete. Otherwise an option of `OPTIONS` takes two
+    words, an option of `MODELS` one word; both also take all further words that are files.
+
+    Raises: ConfigError for an option without a file.
+    """
+    joined = []
+    words = deque(args)
+    while words:
+        word = words.popleft()
+        option, equals, value = word.partition("=")
+        if option not in OPTIONS | MODELS:
+            joined.append(word)
+            continue
+        if equals:
+            words.appendleft(value)
+        if not words:
+            raise _error(f"{_name(option)} needs files, got nothing", option)
+        taken = [words.popleft()]
+        least = 1 if option in MODELS else 2
+        complete = is_tsv(Path(taken[0])) or ("," in taken[0] and not _is_file(taken[0]))
+        while not complete and words and not words[0].startswith("-"):
+            if len(taken) >= least and not _is_file(words[0]):
+                break
+            taken.append(words.popleft())
+        joined.append(f"{option}={NUL.join(taken)}")
+    return joined
+
+
+def file_list(value: str, option: str) -> list[Path]:
+    """Return the files of a set: source, target and further references, or one TSV file.
+
+    Args:
+        value: of an option of `OPTIONS`, from `joined_words` or `one_value`.
+        option: the option.
+    Raises: ConfigError for a value that begins with `--`, or a wrong number of files.
+    """
+    paths, name = _paths(value, option), _name(option)
+    target = "reference" if option == "--test" else "target"
+    got = ", ".join(map(str, paths))
+    if len(paths) == 1 and is_tsv(paths[0]):
+        return paths
+    if any(map(is_tsv, paths)):
+        raise _error(f"one TSV file holds all sides of {name}, got '{got}'", option)
+    if len(paths) < 2 or (len(paths) > 2 and option != "--test"):
+        files = f"{counted(len(paths), 'file')}: '{got}'"
+        raise _error(f"{name} is a source and a {target}, got {files}", option)
+    return paths
+
+
+def model_files(value: str | None, option: str) -> tuple[Path, ...]:
+    """Return the one or two files of an option of `MODELS`; no files for None.
+
+    Raises: ConfigError for more files; DataError for a missing file.
+    """
+    paths = _paths(value, option) if value else []
+    if len(paths) > 2:
+        raise _error(f"{_name(option)} is a file, or one for each side: got {len(paths)}", option)
+    for path in paths:
+        check_file(path, where=option)
+    return tuple(paths)
+
+
+def _paths(value: str, option: str) -> list[Path]:
+    separator = NUL if NUL in value or _is_file(value) else ","
+    words = [word for word in value.split(separator) if word]
+    for word in words:
+        if word.startswith("--"):
+            raise _error(f"{_name(option)} needs files, got the option '{word}'", option)
+    return list(map(expanded_path, words))
+
+
+def _is_file(name: str) -> bool:
+    """True for a file. A list of names may be too long for a file name, which is an OSError."""
+    with contextlib.suppress(OSError):
+        return expanded_path(name).is_file()
+    return False
+
+
+def _name(option: str) -> str:
+    return f"a {OPTIONS[option]} set" if option in OPTIONS else f"the option {option}"
+
+
+def _error(problem: str, option: str) -> ConfigError:
+    hint = f"write {option} news.de news.en, {option} news.de,news.en or {option} news.tsv"
+    if option in MODELS:
+        hint = f"write {option} FILE, or {option} SRC TGT for {MODELS[option]} of each side"
+    return ConfigError(problem, where=option, hint=hint)

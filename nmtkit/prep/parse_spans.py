@@ -169,11 +169,8 @@ class Stanza:
         """Parse sentences of words into bracketed trees, one line each."""
         if not sentences:
             return []
-        parsed = self._pipeline([[_plain(word) for word in words] for words in sentences]).sentences
-        if len(parsed) != len(sentences):
-            problem = f"stanza made {len(parsed)} sentences of {len(sentences)}"
-            raise EnvironmentProblem(problem, where="--parser stanza")
-        return [_bracketed(sentence.constituency) for sentence in parsed]
+        plain = [[_plain(word) for word in words] for words in sentences]
+        return [_bracketed(parsed.constituency) for parsed in self._pipeline(plain).sentences]
 
 
 def _plain(word: str) -> str:

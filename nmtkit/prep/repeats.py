@@ -115,31 +115,25 @@ def compare_hashes(
     """
     # Both ends belong to the range, because the first hash of the next range may be 2 ** 64.
     of_part = np.uint64((index << 64) // parts), np.uint64(((index + 1 << 64) // parts) - 1)
-    ours = [_hashes_between(work, range(train), kind, *of_part) for kind in (0, 1)]
-    others = [
-        [_hashes_between(work, shards, kind, *of_part, text_only=True) for kind in (0, 1)]
-        for shards in held_out
-    ]
-    overlap = [
-        [
-            np.unique(rows[np.isin(hashes, known)]).tolist()
-            for (hashes, rows), (known, _) in zip(pairs, ours, strict=True)
-        ]
-        for pairs in others
-    ]
-    exact, rows = ours[0]
-    first = np.unique(exact, return_index=True)[1]
+    train_pairs = [_hashes_between(work, range(train), kind, *of_part) for kind in (0, 1)]
+    overlap: list[list[list[int]]] = [[] for _ in held_out]
     dropped = {}
-    if settings.drop_overlap != "none":
-        kind = int(settings.drop_overlap == "normalised")
-        hashes, places = ours[kind]
-        leaked = np.isin(hashes, np.concatenate([pairs[kind][0] for pairs in others]))
-        dropped[HELD_OUT] = places[leaked]
+    for kind, (train_hashes, train_rows) in enumerate(train_pairs):
+        sets = [
+            _hashes_between(work, shards, kind, *of_part, text_only=True) for shards in held_out
+        ]
+        for of_set, (hashes, rows) in zip(overlap, sets, strict=True):
+            of_set.append(np.unique(rows[np.isin(hashes, train_hashes)]).tolist())
+        if settings.drop_overlap == ("exact", "normalised")[kind]:
+            leaked = np.isin(train_hashes, np.concatenate([hashes for hashes, _ in sets]))
+            dropped[HELD_OUT] = train_rows[leaked]
+    exact, rows = train_pairs[0]
+    first = np.unique(exact, return_index=True)[1]
     if settings.deduplicate:
         dropped[DUPLICATE] = np.delete(rows, first)
-    paths = [work / step / f"{index:05}.{reason}.npy" for reason in dropped]
-    for path, numbers in zip(paths, dropped.values(), strict=True):
-        files.write_array(path, np.sort(numbers))
+    paths = []
+    for reason, rows in dropped.items():
+        paths.append(files.write_array(work / step / f"{index:05}.{reason}.npy", np.sort(rows)))
     return {"duplicates": len(exact) - len(first), "overlap": overlap}, paths
 
 

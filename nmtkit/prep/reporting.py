@@ -13,11 +13,11 @@ from nmtkit.text.scripts import scripts
 from nmtkit.text.tokenizer import SIDE_NAMES
 
 MANY_UNKNOWN, MANY_FOREIGN, MANY_IDENTICAL = 0.05, 0.01, 0.5
-"""From these shares prep warns: of unknown subwords of a dev or test set, of lines of a side in
-another script than its language's, and of pairs whose sides are the same.
+"""Shares from which prep warns: unknown subwords of a dev or test set, lines in another script, and
+pairs whose sides are identical.
 """
 FEW_PAIRS = 10
-"""In a set of fewer pairs, pairs whose sides are the same show nothing."""
+"""Identical sides in a set of fewer pairs are no reason to warn."""
 
 
 def report(run: Run, manifest: Manifest) -> None:
@@ -83,8 +83,8 @@ def _report_repeats(repeats: Repeats) -> None:
 
 
 def _report_lines(manifest: Manifest) -> None:
-    """Warn of sets whose source and target are the same, of lines in another script than their
-    language's, and of a vocabulary of two scripts.
+    """Warn of identical sides, of lines in another script, and of a joint vocabulary for two
+    scripts.
     """
     for text in manifest.sets:
         lines = manifest.cleaning.pairs_in if text.split == "train" else text.lines
@@ -132,7 +132,7 @@ def _report_set(run: Run, text: TextSet, not_learnt: bool) -> None:
             console.say(f"  changed in {text.name}: {kind} {count:,}  in the {name}")
     if text.blank:
         counts = ", ".join(f"{count:,} of .{stream}" for stream, count in text.blank.items())
-        # Lines that are blank on one side separate nothing.
+        # Lines that are blank on only some sides do not separate documents.
         on_all_sides = len(text.blank) > text.references and len({*text.blank.values()}) == 1
         separate = f"; if they separate documents, say --docs {text.name}=blank"
         console.warn(

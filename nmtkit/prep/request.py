@@ -31,8 +31,7 @@ from nmtkit.corpora.document_starts import (
 from nmtkit.corpora.table import Dataset
 from nmtkit.errors import ConfigError, check_known, nearest
 from nmtkit.options import flag
-from nmtkit.prep.file_values import file_list
-from nmtkit.prep.options import PrepOptions
+from nmtkit.prep.options import PrepOptions, file_list
 from nmtkit.prep.parse_spans import PARSERS
 from nmtkit.prep.text_model import text_model
 from nmtkit.settings import PrepSettings

@@ -1,5 +1,5 @@
-"""Write those sets of a corpus anew that cannot be read as they are: in which something separates
-documents or sides, or of which only the first pairs are wanted.
+"""Rewrite sets of a corpus as plain text: TSV files, files with document separators, and training
+text of which only the first pairs are wanted.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ def rewritten(corpus: Corpus, inputs: Inputs, folder: Path) -> Corpus:
     """Return a corpus of plain text, one sentence a line.
 
     Args:
-        corpus: its files are checked.
-        inputs: gets the files that are written.
-        folder: where they go.
+        corpus: a corpus whose files are checked.
+        inputs: checks the files that are written.
+        folder: of these files.
     """
 
     def checked(text: SetFiles, before: SetFiles) -> SetFiles:
@@ -45,11 +45,11 @@ def rewritten(corpus: Corpus, inputs: Inputs, folder: Path) -> Corpus:
 
 
 def _first_pairs(text: SetFiles, pairs: int, inputs: Inputs, folder: Path) -> SetFiles:
-    """Write the first pairs of a set and the rest of the last one's document.
+    """Write the first pairs of a set, and the rest of the document that contains the last of them.
 
-    The parses of the set have a line for each of its lines, or for those taken only.
+    The parses have a line for each line of the set, or for only the lines taken.
 
-    Returns: the set that was written; the same one if it has no more.
+    Returns: the set of the files written; the set itself if it has no more pairs.
     """
     total = inputs.lines(text.src)
     starts = read_starts(text.docs, total) if text.docs else []
@@ -76,7 +76,7 @@ def _first_pairs(text: SetFiles, pairs: int, inputs: Inputs, folder: Path) -> Se
 
 
 def _first_lines(paths: Sequence[Path], count: int, path: Path) -> Path:
-    """Write the first lines of several files together, and return the path of the new file."""
+    """Write the first lines of several files into one file, and return its path."""
     lines = itertools.chain.from_iterable(map(files.line_blocks, paths))
     with open(path, "wb") as out:
         out.writelines(itertools.islice(itertools.chain.from_iterable(lines), count))

@@ -34,7 +34,7 @@ from nmtkit.settings import PrepSettings
 from nmtkit.text.tokenizer import SIDES, tokenizer_name, unspaced
 from nmtkit.toml import changes, flat, write_toml
 
-WORK, RAW, LOCAL = "prep-work", "raw", "local"
+WORK = "prep-work"
 WORK_FORMAT = 5
 """Version of the files in a work folder. Work of another version is not continued."""
 FEW_LINES = 2000
@@ -77,7 +77,7 @@ def _prepare(run: Run, request: Request, identity: dict[str, Any], old: Manifest
     options = request.options
     work = options.work or run.path / WORK
     shared = options.shard is not None
-    raw = work / (f"{RAW}-{socket.gethostname()}-{os.getpid()}" if shared else RAW)
+    raw = work / (f"raw-{socket.gethostname()}-{os.getpid()}" if shared else "raw")
     inputs = Inputs(request.settings.on_bad_utf8 == "error", raw)
     inputs.check(request.own_corpus.sets)
     _say_what_is_chosen(request)
@@ -96,7 +96,7 @@ def _prepare(run: Run, request: Request, identity: dict[str, Any], old: Manifest
         corpus = _checked(write_corpus(raw), request, inputs, raw)
         parser = Stanza(corpus.src) if options.parser else None
         jobs = options.jobs or cores()
-        few = inputs.lines(corpus.sets[0].src) <= FEW_LINES and options.engine == LOCAL
+        few = inputs.lines(corpus.sets[0].src) <= FEW_LINES and options.engine == "local"
         with engines.opened(options.engine, options.address, 1 if few else jobs) as engine:
             plan = Plan(work, key, corpus, inputs, request, engine, jobs, identity, parser)
             if options.shard is not None:
@@ -142,9 +142,8 @@ def _checked(corpus: Corpus, request: Request, inputs: Inputs, raw: Path) -> Cor
 def _say_what_is_chosen(request: Request) -> None:
     own = request.own_corpus
     for side, language in zip(SIDES, (own.src, own.tgt), strict=True):
-        if tokenizer_name(side, language, request.settings) == "raw":
-            continue
-        if name := unspaced(language):
+        name = unspaced(language)
+        if name and tokenizer_name(side, language, request.settings) != "raw":
             console.say(f"{name} has no spaces between words: by default characters are its words")
     for doubt in request.doubts:
         console.warn(doubt)

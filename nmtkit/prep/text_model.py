@@ -14,9 +14,8 @@ from typing import Any
 
 from nmtkit import files
 from nmtkit.errors import ConfigError, DataError
-from nmtkit.prep.file_values import model_files
 from nmtkit.prep.learn import file_names, write_vocabularies
-from nmtkit.prep.options import PrepOptions
+from nmtkit.prep.options import PrepOptions, model_files
 from nmtkit.records import Manifest
 from nmtkit.run import Run
 from nmtkit.settings import PrepSettings

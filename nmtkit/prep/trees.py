@@ -1,8 +1,8 @@
 """Phrases of a sentence from its constituency tree.
 
-A line is a tree, `(S (NP (DT the) (NN fox)) (VP (VBD ran)))`, or several. Its leaves are aligned
-with our words by their characters, because its tokenization may differ from ours. Algorithm 1 of Xu
-et al. 2020 cuts the tree into phrases.
+A line has one tree, `(S (NP (DT the) (NN fox)) (VP (VBD ran)))`, or several. The tokens of a tree
+may differ from our words, so both are aligned by their characters. Algorithm 1 of Xu et al. 2020
+cuts the tree into phrases.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _SPELLED = {
     "-rcb-": "}",
     "@-@": "-",
 }
-# A quote becomes one apostrophe, a double quote two: so `` and '' of the Penn Treebank are like the
-# quotes of a text.
+# A quote becomes one apostrophe and a double quote two, so `` and '' of the Penn Treebank equal the
+# double quotes of a text.
 _ALIKE = str.maketrans(
     dict.fromkeys("`´‘’‚‛‹›ʼ", "'")
     | dict.fromkeys('"“”„‟«»″', "''")
@@ -39,12 +39,14 @@ _ALIKE = str.maketrans(
 
 
 class Unusable(ValueError):
-    """Raised for a line that gives no phrases, with the reason that is counted."""
+    """Raised for a line that gives no phrases. The message is the reason that prep counts."""
 
 
 @dataclass(eq=False, slots=True)
 class Tree:
-    """A node; `size` is the number of its subwords that are left. Only a leaf has a text."""
+    """A node. `size` is the number of its subwords that are not cut off yet. Only a leaf has
+    `text`.
+    """
 
     label: str = ""
     children: list[Tree] = field(default_factory=list)
@@ -52,7 +54,7 @@ class Tree:
     size: int = 0
 
     def nodes(self) -> list[Tree]:
-        """Return this node and all below it, parents first, from left to right."""
+        """Return this node and all nodes below it: parents first, from left to right."""
         nodes, waiting = [], [self]
         while waiting:
             nodes.append(waiting.pop())
@@ -68,7 +70,7 @@ def read_tree(line: str) -> Tree:
     """Read a bracketed tree.
 
     Traces (-NONE-), nodes without words and an outer bracket without a category (ROOT) are left
-    out. Several trees on a line stand under one root without a category.
+    out. Several trees on a line get a common root without a category.
 
     Raises: Unusable for a blank line, trees without words, or brackets that do not make trees.
     """
@@ -109,28 +111,27 @@ def _unwrapped(tree: Tree) -> Tree:
 
 @functools.lru_cache(maxsize=1 << 16)
 def letters(token: str) -> str:
-    """Return a token in a form that can be compared between tokenizations.
-
-    Brackets, quotes, slashes, dashes and case are written one way, Moses' escapes are undone.
+    """Return a token in a form that is equal in all tokenizations: brackets, quotes, slashes,
+    dashes and case are written in one way, and Moses' escapes are undone.
     """
     token = html.unescape(token) if "&" in token else token
-    # quotes come first, because NFKC makes ´ a space with an accent
+    # Quotes come first, because NFKC turns ´ into a space with an accent.
     token = unicodedata.normalize("NFKC", token.translate(_ALIKE)).casefold()
     return _SPELLED.get(token, token).translate(_ALIKE)
 
 
 def carry_words(tree: Tree, words: Sequence[str], sizes: Sequence[int], longest: int) -> None:
-    """Give the leaves of a tree our words, each to the leaf that holds its first character.
+    """Put our words into the leaves of a tree: each word into the leaf with its first character.
 
-    A leaf of several of our words becomes a node of them. A word of more than `longest` subwords
-    becomes a node of its pieces. Leaves without a word are removed, and every node gets its size.
+    A leaf with several words becomes a node of these words. A word with more than `longest`
+    subwords becomes a node of pieces. Leaves without a word are removed. Every node gets its size.
 
     Args:
-        tree: as `read_tree` gives it; changed in place.
-        words: ours, of the same sentence.
-        sizes: subwords of each.
-        longest: the most subwords of a phrase.
-    Raises: Unusable if tree and words are not of the same text.
+        tree: from `read_tree`; changed in place.
+        words: our words of the sentence.
+        sizes: subwords of each word.
+        longest: the largest number of subwords of a phrase.
+    Raises: Unusable if tree and words have different texts.
     """
     leaves = tree.leaves()
     theirs = [letters(leaf.text or "") for leaf in leaves]
@@ -138,26 +139,21 @@ def carry_words(tree: Tree, words: Sequence[str], sizes: Sequence[int], longest:
     if "".join(theirs) != "".join(ours):
         raise Unusable("other text")
     ends = list(accumulate(map(len, theirs)))
-    carried: dict[int, list[Tree]] = {}
     start = 0
     for word, text, size in zip(words, ours, sizes, strict=True):
         leaf = leaves[min(bisect_right(ends, start), len(leaves) - 1)]
-        carried.setdefault(id(leaf), []).append(_word(word, size, longest))
+        leaf.children.append(_word(word, size, longest))
         start += len(text)
     for leaf in leaves:
-        _carry(leaf, carried.get(id(leaf), []))
+        leaf.size = sum(word.size for word in leaf.children)
+        if len(leaf.children) == 1:
+            leaf.children = leaf.children[0].children  # the pieces of a word that is cut
+        if leaf.children:
+            leaf.text = None
     for node in reversed(tree.nodes()):  # children before their parents
         if node.children:
             node.children = [child for child in node.children if child.size]
             node.size = sum(child.size for child in node.children)
-
-
-def _carry(leaf: Tree, words: list[Tree]) -> None:
-    """Give a leaf its words; a leaf of one plain word stays a leaf."""
-    leaf.size = sum(word.size for word in words)
-    children = words if len(words) != 1 else words[0].children
-    if children:
-        leaf.text, leaf.children = None, children
 
 
 def _word(text: str, size: int, longest: int) -> Tree:
@@ -168,14 +164,15 @@ def _word(text: str, size: int, longest: int) -> Tree:
 
 
 def cut(tree: Tree, longest: int) -> list[int]:
-    """Cut a sentence into phrases of neighbouring constituents, from the right.
+    """Cut a sentence into phrases of neighbouring constituents, from right to left.
 
-    The first node down the right edge with at most `longest` tokens begins a phrase. Its left
-    neighbours at the same depth join while there is room. The tree is used up.
+    The first node down the right edge with at most `longest` tokens is the end of a phrase. Its
+    left neighbours at the same depth join the phrase while there is room. The tree is empty
+    afterwards.
 
     Args:
-        tree: whose leaves have at most `longest` tokens each.
-        longest: the most tokens of a phrase.
+        tree: each leaf has at most `longest` tokens.
+        longest: the largest number of tokens of a phrase.
     Returns: tokens of each phrase, from left to right.
     Source: Xu et al. 2020, Algorithm 1, corrected twice: "at most" (as in the paper's text) instead
         of "less than", and the room after the first constituent, which is never set there.
@@ -219,20 +216,21 @@ def _remove(path: list[Tree]) -> None:
 
 
 def longest_phrase(tokens: int) -> int:
-    """Return the most tokens of a phrase: a sixth of the sentence, but 3 to 8 (Xu et al., §3.1)."""
+    """Return the largest number of tokens of a phrase: a sixth of the sentence, but 3 to 8 (Xu et
+    al., §3.1).
+    """
     return max(min(8, -(-tokens // 6)), 3)
 
 
 def parse_phrases(line: str, words: Sequence[str], sizes: Sequence[int]) -> list[int]:
-    """Return the phrases of a sentence by its parse.
+    """Cut a sentence into phrases by its parse.
 
     Args:
         line: the bracketed tree.
-        words: of the sentence as we tokenize it.
-        sizes: subwords of each.
-    Returns: subwords of each phrase from left to right, </s> included: a leaf of its own below the
-        root.
-    Raises: Unusable where the line gives no phrases.
+        words: our words of the sentence.
+        sizes: subwords of each word.
+    Returns: subwords of each phrase from left to right. </s> counts as a leaf below the root.
+    Raises: Unusable if the line gives no phrases.
     """
     tree = read_tree(line)
     longest = longest_phrase(sum(sizes) + 1)

@@ -209,7 +209,6 @@ class Moses:
         from sacremoses import MosesDetokenizer, MosesPunctNormalizer
 
         lang = language_code(lang)
-        self._arguments = (lang, normalize, aggressive_hyphens, escape, caseless)
         steps = [*["normalized"] * normalize, *["split-hyphens"] * aggressive_hyphens]
         self.label = "-".join(["moses", *steps])
         self.aggressive_hyphens = aggressive_hyphens
@@ -226,9 +225,6 @@ class Moses:
         self._detokenizer = MosesDetokenizer("" if lang == "cs" else self._tokenizer.lang)
         self._closing = re.compile(f" (?=[{_CLOSING}{'·' * (lang == 'el')}])")
         self._numbers = Numbers()
-
-    def __reduce__(self) -> tuple[type[Moses], tuple[Any, ...]]:
-        return Moses, self._arguments  # sacremoses' tokenizer cannot be pickled
 
     def normalize(self, line: str) -> str:
         """Return a line with plain quotes, dashes and spaces; unchanged without `normalize`."""

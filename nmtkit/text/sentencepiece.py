@@ -114,9 +114,6 @@ class SentencePiece(CachingSplitter):
         self.unigram = not all(map(float.is_integer, scores))
         self._check_spaces()
 
-    def __reduce__(self) -> tuple[type[SentencePiece], tuple[Path]]:
-        return SentencePiece, (self.path,)
-
     def _check_spaces(self) -> None:
         """Raise DataError for a model that does not split a line word by word."""
         inside = [piece for piece in self.pieces if SPACE in piece.lstrip(SPACE)]

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from nmtkit.cli import app
 from nmtkit.errors import ConfigError, DataError
-from nmtkit.prep.file_values import file_list, joined_words
+from nmtkit.prep.options import file_list, joined_words
 from tests.manifests import read_json
 from tests.prep import real
 from tests.prep.corpora import pairs, prepare, write

@@ -28,9 +28,8 @@ from nmtkit.files import sha256
 from nmtkit.locks import locked
 from nmtkit.prep import request, steps
 from nmtkit.prep.encode import subword_counts
-from nmtkit.prep.file_values import file_list
 from nmtkit.prep.fingerprint import fingerprint
-from nmtkit.prep.options import PrepOptions
+from nmtkit.prep.options import PrepOptions, file_list
 from nmtkit.prep.shards import Shard
 from nmtkit.prep.stage import prep
 from nmtkit.run import Run
