@@ -168,7 +168,7 @@ def clean_shard(
         splitters = [load_splitter(work / TEXT_MODEL, side) for side in SIDES]
         return Cleaner(languages, settings, splitters)
 
-    clean = step_cache(Cleaner, cleaner)  # remembers words from shard to shard
+    clean = step_cache(cleaner)  # remembers words from shard to shard
     clean.reset()
     kept, reasons = read_wanted(work / dropped, shard)
     row = 0

@@ -38,7 +38,7 @@ def encode_shard(
     Returns: counts of subwords, unknown subwords, kept and dropped pairs; the files.
     """
     read_fact(work, "clean", index)  # a damaged shard is cleaned again
-    lookups = step_cache(SideLookup, lambda: _lookups(work))
+    lookups = step_cache(lambda: _lookups(work))
     cleaned = work / "clean" / shard.name
     ids, lengths = zip(*(lookup.encode(cleaned) for lookup in lookups), strict=True)
     long = np.stack(lengths) - 1 > max_subwords
@@ -112,7 +112,7 @@ def encode_set(
     Returns: counts of subwords, unknown subwords, changes and blank lines; the files.
     """
     out = work / OUT
-    sides, vocabularies = step_cache(TextSide, lambda: _text(out))
+    sides, vocabularies = step_cache(lambda: _text(out))
     changes: dict[str, Counter[str]] = {side: Counter() for side in SIDES}
     blank: Counter[str] = Counter()
     paths, lines = [], []

@@ -57,7 +57,7 @@ class Plan(Steps):
                     " jobs have ended, run the array once more"
                 )
                 return
-            self.runner.share = None
+            self.runner.share = (0, 1)
             _, dropped = self.compare(shards, surveyed)
             self.runner.share = (number, count)
         self.clean(shards["train"], dropped)

@@ -202,7 +202,7 @@ class Steps:
         start = time.perf_counter()
         arguments = *merged, self.languages, self.settings, self.jobs
         fact = self.runner.run_here(Task("learn", 0, 0, learn_models, arguments))
-        self.runner.models = fact.checksum()
+        self.runner.models = files.text_sha256(repr(sorted(fact.files.items())))
         if max(fact.value["vocabularies"]) == len(SPECIALS):
             hint = f"no word occurs {self.settings.min_frequency} times: lower it"
             raise DataError("the vocabulary is empty", where="prep.min_frequency", hint=hint)

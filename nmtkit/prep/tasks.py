@@ -12,7 +12,7 @@ import itertools
 import socket
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -40,10 +40,6 @@ class Fact(Record):
     """The checksums of the task's files, by their paths in the work folder."""
     models: str = ""
     """The checksum of the models that the task read."""
-
-    def checksum(self) -> str:
-        """Return a checksum of the files of the task."""
-        return files.text_sha256("".join(self.files[name] for name in sorted(self.files)))
 
     def write(self, path: Path) -> None:
         """Write the fact. It may be lost in a power cut: then the task is done again."""
@@ -74,21 +70,16 @@ class Damaged(DataError):
 Outcome = tuple[files.JsonObject, list[Path]]
 """The value of a task's fact, and the files that the task wrote."""
 
-_cache: dict[Hashable, Any] = {}
+_cached: list[Any] = []
 _current = ["", ""]
-"""The step that `_cache` is for, and the key of its work."""
+"""The step that the object in `_cached` is for, and the key of its work."""
 
 
-def step_cache(key: Hashable, make: Callable[[], Cached]) -> Cached:
-    """Return an object that this process makes only once for all its tasks of a step.
-
-    Args:
-        key: identifies the object.
-        make: makes the object.
-    """
-    if key not in _cache:
-        _cache[key] = make()
-    result: Cached = _cache[key]
+def step_cache(make: Callable[[], Cached]) -> Cached:
+    """Return the object that this process makes only once for all its tasks of a step."""
+    if not _cached:
+        _cached.append(make())
+    result: Cached = _cached[0]
     return result
 
 
@@ -168,7 +159,7 @@ def perform(work: Path, task: Task) -> Fact:
             hint="name a folder with --work that all nodes share",
         )
     if _current != [task.step, task.key]:
-        _cache.clear()
+        _cached.clear()
     _current[:] = [task.step, task.key]
     collecting = gc.isenabled()
     gc.disable()  # there are no cycles to find, but millions of objects to walk through
@@ -198,7 +189,7 @@ class Runner:
         engine: the processes that do the tasks.
         steps: the tasks of every step so far, so that a damaged file can be made again.
         facts: of all tasks of those steps.
-        share: (number, count) to do only every `count`-th task, from `number` on.
+        share: (number, count): only every `count`-th task is done, from `number` on.
         models: checksum of the models that later tasks read.
         reused: the number of tasks that an earlier call has done.
         speed: of the steps, for the manifest.
@@ -209,7 +200,7 @@ class Runner:
     engine: Engine
     steps: dict[str, Sequence[Task]] = field(default_factory=dict)
     facts: list[Fact] = field(default_factory=list)
-    share: tuple[int, int] | None = None
+    share: tuple[int, int] = (0, 1)
     models: str = ""
     reused: int = 0
     speed: list[files.JsonObject] = field(default_factory=list)
@@ -220,7 +211,8 @@ class Runner:
         Args:
             label: of the progress.
             tasks: numbered from 0.
-        Returns: the fact of each task; with `share` only of the tasks that are done.
+        Returns: the fact of each task that is done: of all tasks, or of this process's share and
+            what other processes have done.
         Raises: the error of a task; EnvironmentProblem if workers are lost again and again.
         """
         tasks = [replace(task, key=self.key, models=self.models) for task in tasks]
@@ -235,7 +227,7 @@ class Runner:
             self.reused += len(facts)
             if facts and len(facts) < len(tasks):
                 console.say(f"{label}: {len(facts):,} of {len(tasks):,} shards are done already")
-            number, count = self.share or (0, 1)
+            number, count = self.share
             left = [task for task in tasks if task.index not in facts]
             facts |= self._complete((t for t in left if t.index % count == number), advance)
         result = [facts[task.index] for task in tasks if task.index in facts]

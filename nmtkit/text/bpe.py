@@ -82,7 +82,6 @@ class Bpe(CachingSplitter):
     def __init__(self, codes: Path, vocabulary: set[str] | None = None) -> None:
         super().__init__()
         self._ranks, self._split_end = _read_codes(codes)
-        self._pairs = {rank: pair for pair, rank in self._ranks.items()}
         self._vocabulary = vocabulary
         # the first pair that makes a symbol
         self._parts = {"".join(pair): pair for pair in reversed(self._ranks)} if vocabulary else {}
@@ -111,13 +110,8 @@ class Bpe(CachingSplitter):
 
         return draw
 
-    def _symbols(self, word: str) -> list[str]:
-        """Return the symbols of a word before any merge."""
-        last = [word[-1], END] if self._split_end else [word[-1] + END]
-        return [*word[:-1], *last]
-
     def _pieces(self, word: str) -> list[str]:
-        pieces = self._split(word, lambda symbols: _merged(symbols, self._ranks, self._pairs))
+        pieces = self._split(word, lambda symbols: _merged(symbols, self._ranks))
         if pieces[-1].endswith(JOINER):
             # If the word itself ends in @@, its last piece becomes @, so that `join` restores it.
             pieces = [*pieces[:-1], pieces[-1][:-1] + JOINER, "@"]
@@ -127,7 +121,8 @@ class Bpe(CachingSplitter):
         """Split one word as subword-nmt does; `merge` merges the symbols of the word."""
         if len(word) == 1:
             return [word]
-        *units, last = merge(self._symbols(word))
+        end = [word[-1], END] if self._split_end else [word[-1] + END]
+        *units, last = merge([*word[:-1], *end])
         if last != END:
             units.append(last.removesuffix(END))
         if self._vocabulary:
@@ -160,33 +155,31 @@ def _read_codes(path: Path) -> tuple[dict[Pair, int], bool]:
     return ranks, split_end
 
 
-def _merged(symbols: list[str], ranks: dict[Pair, int], pairs: dict[int, Pair]) -> list[str]:
+def _merged(symbols: list[str], ranks: dict[Pair, int]) -> list[str]:
     """Merge pairs in O(n log n): the pair of the lowest rank first, in all places from left to
     right.
 
     Args:
         symbols: of a word.
         ranks: of pairs.
-        pairs: by rank.
     """
     size = len(symbols)
     # A linked list over places: a merged pair stays at its left place, and its right place becomes
     # empty. The empty symbol after the last symbol has no rank with any other symbol.
     alive = [*symbols, ""]
     after, before = [*range(1, size + 1), size], list(range(-1, size))
-    waiting: list[tuple[int, int]] = []
+    waiting: list[tuple[int, int, Pair]] = []
     changed = list(range(size))
     while True:
         # New neighbours wait until all places are merged, as in subword-nmt.
         for left in changed:
-            rank = ranks.get((alive[left], alive[after[left]]))
-            if rank is not None:
-                heapq.heappush(waiting, (rank, left))
+            pair = alive[left], alive[after[left]]
+            if (rank := ranks.get(pair)) is not None:
+                heapq.heappush(waiting, (rank, left, pair))
         if not waiting:
             return [symbol for symbol in alive if symbol]
         changed = []
-        lowest = waiting[0][0]
-        first, second = pairs[lowest]
+        lowest, _, (first, second) = waiting[0]
         while waiting and waiting[0][0] == lowest:
             left = heapq.heappop(waiting)[1]
             right = after[left]
