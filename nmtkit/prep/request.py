@@ -71,11 +71,10 @@ class Request:
         self.options = options
         self.note = ""
         self.text_model = text_model(options)
-        if options.preset is None and self.text_model.preset:
-            options = self.options = options.model_copy(update={"preset": self.text_model.preset})
-            self.note = (
-                f"preset {self.text_model.preset}, as in {options.like}; another one: --preset NAME"
-            )
+        preset = options.preset
+        if preset is None and self.text_model.preset:
+            preset = self.text_model.preset
+            self.note = f"preset {preset}, as in {options.like}; another one: --preset NAME"
         documents = assigned(options.docs, "--docs")
         trees = assigned(options.parses, "--parses")
         self.parses = {name: Path(file) for name, file in trees.items()}
@@ -83,14 +82,14 @@ class Request:
         if options.train is not None or options.dev is not None:
             self.dataset: Dataset | None = None
             self.own_corpus = self._own_corpus(documents)
-            self.preset = options.preset or self._preset_by_size()
+            self.preset = preset or self._preset_by_size()
         else:
             self.dataset = _dataset(options)
             if self.dataset.entry.generator:
                 size = options.size or self.dataset.entry.train_pairs
                 self.drawn = {"size": size, "seed": options.seed}
             self.own_corpus = _further_tests(self.dataset, options.test, documents)
-            self.preset = options.preset or self.dataset.entry.preset
+            self.preset = preset or self.dataset.entry.preset
         self.text_model.check_languages((self.own_corpus.src, self.own_corpus.tgt))
         for path in self.parses.values():
             files.check_file(path, where="--parses")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -75,34 +76,19 @@ class Shard:
             itertools.chain.from_iterable(lines.read() for lines in stream)
             for stream in self.streams
         ]
-        rows = 0
-        try:
-            for chunk in _bounded(zip(*sides, strict=True), max_rows, max_bytes):
-                rows += len(chunk)
-                yield list(map(b"".join, zip(*chunk, strict=True)))
-        except ValueError as error:
-            raise self._changed() from error
+        chunk = list[tuple[bytes, ...]]()
+        size = rows = 0
+        with contextlib.suppress(ValueError):  # one side has fewer lines
+            for row in zip(*sides, strict=True):
+                chunk.append(row)
+                size += sum(map(len, row))
+                rows += 1
+                if len(chunk) >= max_rows or size >= max_bytes or rows == self.rows:
+                    yield list(map(b"".join, zip(*chunk, strict=True)))
+                    chunk, size = [], 0
         if rows != self.rows:
-            raise self._changed()
-
-    def _changed(self) -> DataError:
-        problem = "the files changed while they were read: they have fewer lines than before"
-        return DataError(problem, self.streams[0][0].path, RUN_AGAIN)
-
-
-def _bounded(
-    rows: Iterable[tuple[bytes, ...]], max_rows: int, max_bytes: int
-) -> Iterator[list[tuple[bytes, ...]]]:
-    chunk = []
-    size = 0
-    for row in rows:
-        chunk.append(row)
-        size += sum(map(len, row))
-        if len(chunk) >= max_rows or size >= max_bytes:
-            yield chunk
-            chunk, size = [], 0
-    if chunk:
-        yield chunk
+            problem = "the files changed while they were read: they have fewer lines than before"
+            raise DataError(problem, self.streams[0][0].path, RUN_AGAIN)
 
 
 SetShards = dict[str, list[Shard]]

@@ -44,7 +44,7 @@ def by_frequency(reasons: Reasons) -> Reasons:
     return {reason: reasons[reason] for reason in order if reasons[reason]["pairs"]}
 
 
-def _over(
+def _shard_tasks(
     shards: Sequence[Shard], step: str, function: Callable[..., Outcome], *arguments: Any
 ) -> list[Task]:
     """Return a task of a step for each shard; its arguments begin with the shard."""
@@ -175,7 +175,7 @@ class Steps:
         """Clean the training text, without the pairs that `compare` left in the folder `dropped`
         ("" if none is dropped).
         """
-        tasks = _over(shards, "clean", clean_shard, self.languages, self.settings, dropped)
+        tasks = _shard_tasks(shards, "clean", clean_shard, self.languages, self.settings, dropped)
         return self.runner.run_timed("tidy, tokenize, clean, count", "tokenizing", tasks)
 
     def merge(self, cleaned: Sequence[Fact]) -> tuple[str, int]:
@@ -228,7 +228,7 @@ class Steps:
         Returns: the entry of the manifest, and why cleaning or encoding dropped pairs.
         """
         vocabulary = max(learnt.value["vocabularies"])
-        tasks = _over(shards, "encode", encode_shard, vocabulary, self.settings.max_subwords)
+        tasks = _shard_tasks(shards, "encode", encode_shard, vocabulary, self.settings.max_subwords)
         encoded = self.runner.run_timed("truecase, segment, encode", "encoding", tasks)
         facts = total(fact.value for fact in encoded)
         reasons = reasons | facts["reasons"]
@@ -300,7 +300,9 @@ class Steps:
         trees = self.plain.get(parses) or inspect(parses, strict=True)
         streams = [[self.plain[path] for path in text.src], [trees]]
         parts = cut(streams, shards[0].rows)
-        tasks = _over(parts, f"spans.{text.name}", cut_spans, text.name, text.split == "train")
+        tasks = _shard_tasks(
+            parts, f"spans.{text.name}", cut_spans, text.name, text.split == "train"
+        )
         stage, label = f"phrases of {text.name}", f"parses of {text.name}"
         facts = self.runner.run_timed(stage, label, tasks, sides=1)
         outcomes = sum_of_outcomes([fact.value["outcomes"] for fact in facts])
