@@ -86,8 +86,8 @@ class Inputs:
         for text in sets:
             if text.between != "markup":  # its lines are no sentences
                 self._check_lines(text)
-            # Blank lines of training text are counted by cleaning, those between documents by
-            # `separate`.
+            # Cleaning counts the blank lines of training text. `separate` removes blank lines
+            # between documents.
             if text.split != "train" and not text.between:
                 for side in text.sides:
                     _check_some_text(text, side)
@@ -278,7 +278,7 @@ def _check_script(sample: Sample) -> None:
     hint = f"name its language with --{sample.side}, with a script that is unusual (hi-Latn)"
     opposite = sample.opposite
     if scripts(opposite) and ForeignLines(opposite).count(joined) < len(text) / 2:
-        hint = f"its letters are those of '{opposite}': give the file of the source first"
+        hint = f"it has letters of '{opposite}': give the file of the source first"
     script = " or ".join(scripts(sample.language))
     raise DataError(
         f"{sample.name} has hardly a line with {script} letters, but is taken for"
@@ -299,7 +299,7 @@ def _check_whole_words(sample: Sample, settings: PrepSettings) -> None:
             f"{JOIN[mark]}, or --set prep.subwords=none to keep the subwords; {NOTHING}",
         )
     if sample.is_scored:
-        console.warn(f"{problem}: BLEU and the other scores are those of subwords")
+        console.warn(f"{problem}: BLEU and all other scores will count subwords")
 
 
 def _check_moses(samples: Sequence[Sample], settings: PrepSettings) -> None:

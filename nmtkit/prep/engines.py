@@ -151,7 +151,7 @@ def _dask(address: str | None, jobs: int, stack: contextlib.ExitStack) -> Engine
             client = distributed.Client(scheduler, timeout=CONNECT_SECONDS)
     except NmtkitError:
         raise
-    except Exception as error:  # those of a server that is no scheduler have no common class
+    except Exception as error:  # if the server is no scheduler, it may have any class
         raise _no_answer("Dask scheduler", address, error) from error
     stack.enter_context(client)
     if not client.scheduler_info(n_workers=-1)["workers"]:

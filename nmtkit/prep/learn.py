@@ -293,7 +293,7 @@ def _keep_frequent(
     frequent = {token for token in tokens if tokens[token] >= settings.vocab_threshold}
     if not settings.vocab_threshold or not frequent:
         return segmented
-    # Words with a subword that is too rare on this side are segmented anew.
+    # Words with a subword that is too rare on this side are segmented again.
     joined = {number for number, word in enumerate(side.words) if word.endswith(JOINER)}
     numbers = [n for n in sorted({*segmented.without(frequent), *joined}) if side.counts[n]]
     return segmented.changed(_split(side, numbers, functools.partial(Bpe, codes, frequent), jobs))

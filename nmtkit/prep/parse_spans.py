@@ -75,8 +75,8 @@ def cut_spans(work: Path, index: int, shard: Shard, name: str, train: bool) -> O
             continue
         outcome, phrases = _cut_sentence(side, *row)
         if sum(phrases) not in (0, next(subwords)):
-            problem = "the files changed while they were read: text and parses are not those of"
-            raise DataError(f"{problem} the set", name, RUN_AGAIN)
+            problem = "the files changed while they were read: lines do not match their token ids"
+            raise DataError(problem, name, RUN_AGAIN)
         cuts.append(phrases)
         outcomes[outcome] += 1
         first.setdefault(outcome, number)
@@ -120,7 +120,7 @@ def check_parses(
     )
     if strict and not parses[PARSED]:
         raise DataError(
-            f"the parses of '{name}': none of them fits its sentence ({reasons})",
+            f"no parse of '{name}' fits its sentence ({reasons})",
             where=path,
             hint="a line is a bracketed tree of the source's line, such as"
             " (S (NP (DT the) (NN fox)) (VP (VBD ran))), or blank",

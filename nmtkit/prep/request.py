@@ -56,7 +56,7 @@ class Request:
     Attributes:
         dataset: None if all files are the user's own.
         drawn: size and seed of a generated data set; otherwise empty.
-        own_corpus: the user's own files: a whole corpus, or test sets beside those of a data set.
+        own_corpus: the user's own files: a whole corpus, or test sets in addition to a data set.
         text_model: of `--like`, `--codes` and `--vocab`, or `--spm`; empty if all is learnt.
         preset: the default preset of systems that will be trained.
         settings: of prep.
@@ -195,7 +195,7 @@ class Request:
                 f"'{options.dataset}' is a registered data set",
                 where="--train, --dev",
                 hint="for own files take another name; for the data set leave them out (--test adds"
-                " test sets of yours to its own)",
+                " your test sets)",
             )
         train, dev = (
             None if value is None else file_list(value, option)
@@ -315,7 +315,7 @@ def _further_tests(dataset: Dataset, test: Sequence[str], documents: Mapping[str
             raise ConfigError(
                 f"'{dataset.name}' is a registered data set: --docs has no effect",
                 "--docs",
-                "leave it out; it is for own files (--test SRC,TGT adds such), a data set has"
+                "leave it out; it is for own files (--test SRC,TGT adds test sets), a data set has"
                 f" {published_with}",
             )
         if name not in names:

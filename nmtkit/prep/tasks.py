@@ -188,7 +188,7 @@ class Runner:
         key: of the work.
         engine: the processes that do the tasks.
         steps: the tasks of every step so far, so that a damaged file can be made again.
-        facts: of all tasks of those steps.
+        facts: of all tasks of these steps.
         share: (number, count): only every `count`-th task is done, from `number` on.
         models: checksum of the models that later tasks read.
         reused: the number of tasks that an earlier call has done.
@@ -241,7 +241,7 @@ class Runner:
 
         Args:
             stage: the name of the step in the manifest.
-            label, tasks: as of `run`.
+            label, tasks: as for `run`.
             sides: the number of sides of the text that the step reads.
         """
         with self.timed(stage, sides * sum(task.lines for task in tasks)):

@@ -139,7 +139,7 @@ def _from_run(run: Run) -> TextModel:
         preset=manifest.preset,
         languages=(manifest.src, manifest.tgt),
         message=f"tokenizers, truecasers, subwords and vocabulary of {run.path} (fingerprint"
-        f" {manifest.fingerprint[:12]}); none of them is learnt",
+        f" {manifest.fingerprint[:12]}); nothing is learnt",
         files={name: run.prep / name for name in _checked_names(run, manifest)},
     )
 

@@ -19,7 +19,7 @@ LETTERS = 0x110000  # of Unicode
 PLACES_AT_ONCE = 1 << 16
 MOST_PLACES = (1 << 31) - 1
 CACHED_WORDS = 1 << 17
-"""A cache of words that is larger begins anew."""
+"""A cache of words is emptied when it becomes larger."""
 _SURROGATES = "surrogatepass"
 
 
