@@ -19,14 +19,13 @@ from nmtkit.analyze.contrastive_scores import (
 )
 from nmtkit.analyze.study import Study
 from nmtkit.corpora import published
-from nmtkit.data.documents import ContextRule
 from nmtkit.errors import ConfigError, DataError, counted, nearest
 from nmtkit.measures import contrastive
 from nmtkit.measures.contrastive import Error, Item
 from nmtkit.run import Run
 from nmtkit.score.significance import wilson
 from nmtkit.tables import figures
-from nmtkit.tables.table import Column, Estimate, Rows, Table, interval_column, text_column
+from nmtkit.tables.table import Column, Rows, Table, interval_column, text_column
 
 AGREEMENT = "subj_verb_agreement"
 POLARITY = {
@@ -39,20 +38,6 @@ SUBJECT_VERB, ALL_TYPES = "distance, subject-verb", "distance, all types"
 DISTANCES = {SUBJECT_VERB, ALL_TYPES}
 # Lower bounds of the bins of Lingeval97's own evaluation, exclusive: 5 belongs to >2.
 FREQUENCIES = (10000, 5000, 2000, 1000, 500, 200, 100, 50, 20, 10, 5, 2)
-CHANCE = (
-    "Chance is 50 for a pair and 100/N for a sentence with N translations. Two systems "
-    "differ where their intervals are far apart."
-)
-OF_DISTANCE = (
-    "If the share does not fall as the distance grows, the system keeps the agreement "
-    "across the words between."
-)
-OF_CONTEXT = (
-    "A system uses the preceding sentences if it gets more right with the true "
-    "context than with no context and with another sentence's context. A gain that "
-    "another sentence's context gives as well does not come from the content of "
-    "the context."
-)
 MEANINGS = {
     "none": "none: without context",
     "foreign": (
@@ -85,9 +70,10 @@ class AgreementResult:
     Attributes:
         where: the file or files of the set.
         contexts: the values of --context.
-        columns: scores by column. Each score file is a column, and each system with each context.
-        files: score files by name.
-        systems: how each system read the set.
+        columns: column of the table -> scores. A column is a score file, or a system with a
+            context.
+        files: name -> score file.
+        systems: system -> how the system read the set.
     """
 
     where: str
@@ -152,19 +138,32 @@ class Agreement(Analysis[AgreementOptions, AgreementResult]):
                 message = f"two score files have the same name before the first dot: '{name}'"
                 raise DataError(message, where="--scores", hint="rename one of them")
             files[name] = read_scores(path, items)
-        for name, file in files.items():
-            console.say(f"scores of {name}: read as {file.meaning} (by their signs)")
+            console.say(f"scores of {name}: read as {files[name].meaning} (by their signs)")
         return files
 
     def present(self, result: AgreementResult) -> Finding:
-        rows, systems = rows_of(result), result.systems.items()
+        rows = rows_of(result)
         sections = {row[0] for row in rows}
         section = next(name for name in (SUBJECT_VERB, ALL_TYPES, "type") if name in sections)
         drawn = [row for row in rows if row[0] == section]
         labels = [row[1] for row in drawn]
         series = {name: [row[3 + i] for row in drawn] for i, name in enumerate(result.columns)}
-        readings = [CHANCE] + [OF_CONTEXT] * result.has_context
-        readings += [OF_DISTANCE] * bool(sections & DISTANCES)
+        text = (
+            "Chance is 50 for a pair and 100/N for a sentence with N translations. Two systems "
+            "differ where their intervals are far apart."
+        )
+        if result.has_context:
+            text += (
+                " A system uses the preceding sentences if it gets more right with the true "
+                "context than with no context and with another sentence's context. A gain that "
+                "another sentence's context gives as well does not come from the content of the "
+                "context."
+            )
+        if sections & DISTANCES:
+            text += (
+                " If the share does not fall as the distance grows, the system keeps the "
+                "agreement across the words between."
+            )
         title = f"Share of pairs whose right translation scores better, in % ({result.where})"
         columns = [
             text_column("section", "group"),
@@ -174,7 +173,7 @@ class Agreement(Analysis[AgreementOptions, AgreementResult]):
         ]
         return Finding(
             table=Table("agreement", title, columns, rows, notes_of(result, sections)),
-            text=" ".join(readings),
+            text=text,
             figure=figures.grouped_bars(labels, series, section, "right, %"),
             facts={
                 "pairs": result.where,
@@ -182,7 +181,7 @@ class Agreement(Analysis[AgreementOptions, AgreementResult]):
                 "undecided_by_the_source": contrastive.undecidable(result.items),
                 "unknown_subwords": {
                     name: [round(share, 4) for share in reading.unknown]
-                    for name, reading in systems
+                    for name, reading in result.systems.items()
                 },
             },
             attachments=attachments_of(result),
@@ -190,11 +189,11 @@ class Agreement(Analysis[AgreementOptions, AgreementResult]):
 
 
 def find_pairs(run: Run, pairs: str) -> str:
-    """Return the file, or files, of a contrastive set.
+    """Return the file or files of a contrastive set.
 
     Args:
-        pairs: a set that came with the run's corpus, lingeval97, or files; "" = agreement.
-    Raises: ConfigError for a name that is none of these.
+        pairs: a set of the run's corpus, lingeval97, or files; "" = the set agreement.
+    Raises: ConfigError for an unknown name.
     """
     folder = run.prep / "eval"
     path = folder / f"{pairs or 'agreement'}.json"
@@ -226,7 +225,7 @@ def groups_of(errors: Sequence[Error]) -> dict[tuple[str, str], list[int]]:
 
 
 def memberships(error: Error) -> Iterator[Group]:
-    """Yield the groups that an error belongs to, as in Lingeval97's evaluation and the papers."""
+    """Yield the groups of an error, as in Lingeval97's evaluation and in the papers."""
     yield 0, 0, "all", "all"
     yield 1, 0, "type", error.type
     for rank, (kind, endings) in enumerate(POLARITY.items()):
@@ -240,38 +239,31 @@ def memberships(error: Error) -> Iterator[Group]:
         if error.type == AGREEMENT:
             yield 4, rank, SUBJECT_VERB, label
         yield 5, rank, ALL_TYPES, label
-    if (frequency := error.frequency) is not None:  # one below all bins has its own group
+    if (frequency := error.frequency) is not None:  # a frequency below all bins is its own group
         low = next((low for low in FREQUENCIES if frequency > low), None)
         rank, label = (frequency, str(frequency)) if low is None else (low + 1, f">{low}")
         yield 6, -rank, "frequency", label
 
 
 def rows_of(result: AgreementResult) -> Rows:
-    """Return one row per group: section, label, pairs, and the share that is right by column."""
+    """Return a row for each group: section, label, pairs, and the share that is right by column."""
     errors = [error for item in result.items for error in item.errors]
-    right = [decisions(scores) for scores in result.columns.values()]
-    rows = []
+    columns = result.columns.values()
+    right = [decisions(scores) for scores in columns]
+    rows: Rows = []
     for (section, label), indices in groups_of(errors).items():
-        shares = shares_of([[column[index] for index in indices] for column in right])
-        rows.append([section, label, len(indices), *shares])
+        count = len(indices)
+        shares = [wilson(sum(column[index] for index in indices), count) for column in right]
+        rows.append([section, label, count, *shares])
     if result.has_several:
         count = sum(bool(item.errors) for item in result.items)
-        shares = shares_of([preferred(scores) for scores in result.columns.values()])
+        shares = [wilson(sum(preferred(scores)), count) for scores in columns]
         rows.insert(1, ["sentence", "better than every wrong one", count, *shares])
     return rows
 
 
-def shares_of(columns: Sequence[Sequence[bool]]) -> list[Estimate]:
-    """Return the share that is right in each column, in percent."""
-    return [wilson(sum(right), len(right)) for right in columns]
-
-
 def notes_of(result: AgreementResult, sections: set[str]) -> list[str]:
-    """Return what the numbers of the table mean, and warnings about them.
-
-    Args:
-        sections: the sections of the table.
-    """
+    """Return the notes of the table: what its numbers mean, and warnings about them."""
     notes = [
         (
             "right: the reference has a strictly higher log-probability than the wrong "
@@ -294,20 +286,19 @@ def notes_of(result: AgreementResult, sections: set[str]) -> list[str]:
     for name, system in result.systems.items():
         if system.ties:
             notes.append(f"{name}: {counted(system.ties, 'exact tie')}, counted as wrong")
-    if result.has_context:
-        notes += context_notes_of(result)
-    return notes
-
-
-def context_notes_of(result: AgreementResult) -> list[str]:
-    """Return which systems read which context, and which pairs only the context decides."""
-    notes = []
-    rules = {name: system.rule for name, system in result.systems.items()}
-    readers = [f"{name} ({describe(rule)})" for name, rule in rules.items() if rule]
-    lists = {"read by": readers, "not read by": [name for name in rules if not rules[name]]}
+    if not result.has_context:
+        return notes
+    readers, others = [], []
+    for name, system in result.systems.items():
+        if rule := system.rule:
+            translations = ", translations too" if rule.targets else ""
+            size = f"at most {rule.size}"
+            readers.append(f"{name} ({rule.kind}, {size}, {rule.join}{translations})")
+        else:
+            others.append(name)
+    lists = {"read by": readers, "not read by": others}
     parts = [f"{words} {', '.join(names)}" for words, names in lists.items() if names]
-    if parts:
-        notes.append(f"context, the sentences before: {'; '.join(parts)}")
+    notes.append(f"context, the sentences before: {'; '.join(parts)}")
     meanings = [MEANINGS[context] for context in result.contexts if context in MEANINGS]
     if meanings and readers:
         notes.append("; ".join(meanings))
@@ -320,14 +311,8 @@ def context_notes_of(result: AgreementResult) -> list[str]:
     return notes
 
 
-def describe(rule: ContextRule) -> str:
-    """Return the context that a system reads, as text for the notes."""
-    translations = ", translations too" if rule.targets else ""
-    return f"{rule.kind}, at most {rule.size}, {rule.join}{translations}"
-
-
 def attachments_of(result: AgreementResult) -> dict[str, str]:
-    """Return the scores of the systems as score files: a negative log-likelihood on each line."""
+    """Return the scores of each system as a score file with negative log-likelihoods."""
     texts = {}
     for name, column in result.columns.items():
         if name not in result.files:

@@ -15,7 +15,6 @@ from nmtkit.models.base import Model
 from nmtkit.score.external_metrics import numbers
 from nmtkit.settings import SearchSettings, build
 from nmtkit.translate import workers
-from nmtkit.translate.scorer import Scorer
 
 Scores = list[list[float]]
 """Log-probabilities of the `targets` of each item; higher is better."""
@@ -28,10 +27,10 @@ class Reading:
     """How a system read the set.
 
     Attributes:
-        rule: which context it reads; None if none.
-        unknown: shares of the subwords of sources and of targets that the run's vocabulary lacks,
-            0..1.
-        ties: wrong targets with exactly the probability of the right one, in the first context.
+        rule: the context that it reads; None if it reads none.
+        unknown: shares of unknown subwords in the sources and in the targets, 0..1.
+        ties: number of wrong targets with exactly the probability of the right target, under the
+            first condition.
     """
 
     rule: ContextRule | None
@@ -45,19 +44,27 @@ def score(
     """Score a set with one system.
 
     Args:
-        sets: context -> the set with it.
-    Returns: how the system read the set, and its scores: column -> of each item, </s> included, not
+        sets: condition -> the set with its contexts.
+    Returns: how the system read the set, and column -> scores. Scores include </s> and are not
         normalised by length.
     """
     with workers.one_thread(study.device):
         model = study.model(name)
         rule = model.context_rule
-        by_column = items_by_column(name, rule, sets)
+        if rule is None or rule.kind == "foreign":  # it reads no context of the set
+            by_column = {name: next(iter(sets.values()))}
+        else:
+            by_column = {name if key == "true" else f"{name}, {key}": sets[key] for key in sets}
         has_context = any(item.context_src for items in by_column.values() for item in items)
         for message in lacks(model, "pairs", has_context):
             study.warn(name, message)
         scorer = study.scorer(model, build(SearchSettings, {}, "search"))
-        columns = {key: _scores(scorer, rule, name, items) for key, items in by_column.items()}
+        columns = {}
+        for column, items in by_column.items():
+            text = as_documents(items, translated=rule is not None and rule.targets)
+            with console.progress(f"{name}: pairs", len(items)) as scorer.done:
+                scores = scorer.alternatives(text.lines, text.targets, text.documents)
+            columns[column] = [scores[place] for place in text.places]
     first = next(iter(columns.values()))
     ties = sum(score == right for right, *wrong in first for score in wrong)
     counts = scorer.counts
@@ -66,30 +73,12 @@ def score(
     return Reading(rule, (src, tgt), ties), columns
 
 
-def _scores(scorer: Scorer, rule: ContextRule | None, name: str, items: Sequence[Item]) -> Scores:
-    text = as_documents(items, translated=rule is not None and rule.targets)
-    with console.progress(f"{name}: pairs", len(items)) as scorer.done:
-        scores = scorer.alternatives(text.lines, text.targets, text.documents)
-    return [scores[place] for place in text.places]
-
-
-def items_by_column(
-    name: str, rule: ContextRule | None, sets: Mapping[str, Sequence[Item]]
-) -> dict[str, Sequence[Item]]:
-    """Return the sets that a system scores, by the column of its scores: the first set alone if the
-    system reads nothing that differs between the sets.
-    """
-    if rule is None or rule.kind == "foreign":
-        return {name: next(iter(sets.values()))}
-    return {name if key == "true" else f"{name}, {key}": items for key, items in sets.items()}
-
-
 def lacks(model: Model, texts: str, has_context: bool = False) -> Iterator[str]:
-    """Yield what a model reads that texts have none of.
+    """Yield a warning for each input of a model that texts do not have.
 
     Args:
-        texts: what they are, in the plural.
-        has_context: True if sentences stand before some of them.
+        texts: the name of the texts, in the plural.
+        has_context: True if some texts have sentences before them.
     """
     if model.reads_spans:
         yield f"reads parses, but the {texts} have none: it reads n-grams instead"
@@ -107,19 +96,20 @@ def lacks(model: Model, texts: str, has_context: bool = False) -> Iterator[str]:
 
 
 def decisions(scores: Sequence[Sequence[float]]) -> list[bool]:
-    """Return for each wrong translation if the right one is strictly better: a tie is wrong.
+    """Return, for each wrong translation, True if the right translation has a higher score.
 
     Args:
-        scores: of the `targets` of each item; higher is better.
+        scores: the scores of the `targets` of each item; higher is better.
     """
     return [right > score for right, *wrong in scores for score in wrong]
 
 
 def preferred(scores: Sequence[Sequence[float]]) -> list[bool]:
-    """Return for each item with wrong translations if the right one is better than all of them.
+    """Return, for each item with wrong translations, True if the right translation has the highest
+    score.
 
     Args:
-        scores: of the `targets` of each item; higher is better.
+        scores: the scores of the `targets` of each item; higher is better.
     """
     return [right > max(wrong) for right, *wrong in scores if wrong]
 
@@ -128,8 +118,8 @@ class ScoreFile(NamedTuple):
     """The scores of a set from a file.
 
     Attributes:
-        scores: of the `targets` of each item; higher is better.
-        meaning: what the numbers of the file are: NLL or LOG_PROB.
+        scores: the scores of the `targets` of each item; higher is better.
+        meaning: the meaning of the numbers of the file, NLL or LOG_PROB.
     """
 
     scores: Scores
@@ -137,8 +127,9 @@ class ScoreFile(NamedTuple):
 
 
 def read_scores(path: Path, items: Sequence[Item]) -> ScoreFile:
-    """Read a score file in Lingeval97's format: a number a line, in the order of the set. They are
-    log-probabilities if no number is above zero, otherwise negative log-likelihoods.
+    """Read a score file in Lingeval97's format: one number per line, in the order of the set.
+
+    The numbers are log-probabilities if none is above zero, otherwise negative log-likelihoods.
 
     Raises: as `numbers`.
     """

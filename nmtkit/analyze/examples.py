@@ -12,7 +12,7 @@ from nmtkit.arrays import Array
 from nmtkit.score.resampling import FEWEST_FOR_P, Draws, few_note, mean
 from nmtkit.score.significance import binomial, signs
 from nmtkit.score.translations import bleu_of
-from nmtkit.tables.table import Column, Rows, Table, interval_column, text_column
+from nmtkit.tables.table import Column, Table, interval_column, text_column
 
 
 @dataclass(frozen=True)
@@ -20,8 +20,8 @@ class Example:
     """One line of a set in every language and system, and the sentence BLEU of all lines.
 
     Attributes:
-        texts: label -> the line; source, references, systems.
-        bleu: system -> (N) scores; the baseline first.
+        texts: (label, line) of the source, the references and the systems.
+        bleu: system -> scores of all lines (N); the baseline first.
     """
 
     set_name: str
@@ -32,7 +32,7 @@ class Example:
 
 
 class Examples(Analysis[SentenceOptions, Example]):
-    """A source with its references and translations, and the sentence BLEU of all lines."""
+    """One source with its references and translations, and sentence BLEU over all lines."""
 
     name = "examples"
     title = "one sentence, translated by all"
@@ -55,12 +55,19 @@ class Examples(Analysis[SentenceOptions, Example]):
             ],
             bleu={name: metric.sentence_scores() for name, metric in metrics.items()},
             signature=next(iter(metrics.values())).signature,
-            resampling=study.draws(text_set.lines).full,
+            resampling=study.draws(text_set.lines),
         )
 
     def present(self, result: Example) -> Finding:
-        rows, line = self.rows(result), self.options.sentence
-        base = rows[0][0]
+        line, base = self.options.sentence, next(iter(result.bleu))
+        rows = []
+        for name, bleu in result.bleu.items():
+            compared: list[float | None] = [None] * 3
+            if name != base:
+                ahead, behind = signs(bleu - result.bleu[base])
+                p = binomial(ahead, behind) if len(bleu) >= FEWEST_FOR_P else None
+                compared = [100 * ahead / len(bleu), 100 * behind / len(bleu), p]
+            rows.append([name, float(bleu[line - 1]), mean(bleu, result.resampling), *compared])
         columns = [
             text_column("system"),
             Column("bleu", f"BLEU of line {line}"),
@@ -88,25 +95,3 @@ class Examples(Analysis[SentenceOptions, Example]):
             ),
             bars="\n".join(f"{label:>{width}}  {text}" for label, text in result.texts),
         )
-
-    def rows(self, result: Example) -> Rows:
-        """Return the row of each system."""
-        base, *_ = result.bleu
-        rows = []
-        for name, bleu in result.bleu.items():
-            scores = [float(bleu[self.options.sentence - 1]), mean(bleu, result.resampling)]
-            rows.append([name, *scores, *_compared(bleu - result.bleu[base], name == base)])
-        return rows
-
-
-def _compared(gains: Array, is_baseline: bool) -> list[float | None]:
-    """Return the shares of lines with more and with less, and p; nothing of the baseline itself.
-
-    Args:
-        gains: sentence BLEU minus the baseline's (N).
-    """
-    if is_baseline:
-        return [None] * 3
-    ahead, behind = signs(gains)
-    p = binomial(ahead, behind) if len(gains) >= FEWEST_FOR_P else None
-    return [100 * ahead / len(gains), 100 * behind / len(gains), p]

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -28,25 +27,7 @@ from nmtkit.tables.table import Column, Estimate, Rows, Table, interval_column, 
 MOST = 40
 """The table has at most this many expressions; every occurrence is in occurrences.tsv."""
 TOGETHER, APART = "in one piece", "with words between"
-PIECES = f"{TOGETHER}, {APART}: how the reference writes the phrase (schlägt ... nach)"
-COUNTED = (
-    "in reference: occurrences in the source whose reference has an accepted "
-    "target phrase, at most as often as the source has the expression; the shares "
-    "are of these occurrences whose translation by the system has one too"
-)
-INTERVALS = (
-    f"[95%]: Wilson; for a difference, the percentile interval over {RESAMPLES} "
-    f"resamples of sentences, seed {SEED}, which is too narrow with few "
-    f"occurrences, or if all or none are right; {FEW}"
-)
-FILES = "occurrences.tsv lists each occurrence, expressions.tsv the expressions"
 NONE = Estimate(None)
-READING = (
-    "100 means an accepted phrase wherever the reference has one. Another good "
-    "translation counts as wrong, so compare systems with each other. If the "
-    "interval of a difference excludes 0, another test set would probably agree on "
-    "which system is better. An expression that hardly occurs allows no conclusion."
-)
 
 
 class PhrasesOptions(Options):
@@ -61,14 +42,14 @@ class PhrasesOptions(Options):
 
 @dataclass(frozen=True)
 class Occurrence:
-    """An expression in a source line, and how often its translations stand in the target lines.
+    """An expression in a source line, and how often it is translated as accepted.
 
     Attributes:
-        line: from 0.
+        line: the number of the line, from 0.
         in_source: how often the source line has the expression.
-        in_reference: how often the reference has an accepted translation too; only these count.
-        in_one_piece: True if no word stands inside any of the reference's translations.
-        right: system -> how many of the reference's translations the system has too.
+        in_reference: how often the reference has an accepted translation; only these count.
+        in_one_piece: True if no translation in the reference has other words inside.
+        right: system -> how often the system has an accepted translation, `in_reference` at most.
     """
 
     line: int
@@ -90,17 +71,20 @@ class SetOccurrences:
 
     @property
     def in_source(self) -> int:
-        """How often the source has listed expressions."""
+        """How often expressions of the list occur in the source."""
         return sum(o.in_source for o in self.occurrences)
-
-    def names(self, least: int = 0) -> int:
-        """Return how many listed names have an occurrence with `least` accepted translations."""
-        return len({o.expression.name for o in self.occurrences if o.in_reference >= least})
 
 
 @dataclass(frozen=True)
 class PhrasesResult:
-    """A list of expressions by name, its lines, and the occurrences in each set."""
+    """The occurrences in each set.
+
+    Attributes:
+        list_name: the name of the list of expressions; lines: its lines.
+        listed: the expressions of the list.
+        systems: the systems that have translated one of the sets.
+        sets: the occurrences by set.
+    """
 
     list_name: str
     lines: list[str]
@@ -110,7 +94,7 @@ class PhrasesResult:
 
 
 class Phrases(Analysis[PhrasesOptions, PhrasesResult]):
-    """The share of expressions that each system translates, of those that the reference does."""
+    """The share of the reference's accepted translations that each system has too."""
 
     name = "phrases"
     title = "multi-word expressions translated as the reference does"
@@ -120,19 +104,20 @@ class Phrases(Analysis[PhrasesOptions, PhrasesResult]):
     Options = PhrasesOptions
 
     def measure(self, study: Study) -> PhrasesResult:
+        match_case = self.options.match_case
         name, lines = expression_list(study, self.options.expressions)
-        listed = expressions.parse(lines, self.options.match_case, name)
-        match_case, sets = self.options.match_case, []
+        listed = expressions.parse(lines, match_case, name)
+        sets = []
         for text_set in sets_to_score(study.run, study.set_names):
             in_set = occurrences_in(study, text_set, listed, match_case)
             if any(o.in_reference for o in in_set.occurrences):
                 sets.append(in_set)
-            else:
-                message = (
-                    f"is left out: of {in_set.in_source:,} occurrences in the source the reference"
-                    " has no accepted translation"
-                )
-                study.warn(in_set.name, message)
+                continue
+            study.warn(
+                in_set.name,
+                f"is left out: of {in_set.in_source:,} occurrences in the source the reference has"
+                " no accepted translation",
+            )
         if not sets:
             message = f"no set has an accepted translation of any of {len(listed):,} expressions"
             hint = "compare the list with the text: gaps '...', upper case (--match-case)"
@@ -154,19 +139,23 @@ class Phrases(Analysis[PhrasesOptions, PhrasesResult]):
             Column("in_source", "in source"),
             Column("in_reference", "in reference"),
             *(interval_column(name, name, 1) for name in systems),
-            *(
-                interval_column(f"{name}_difference", f"{name} - {systems[0]}", 1, signed=True)
-                for name in systems[1:]
-            ),
         ]
+        for name in systems[1:]:
+            header = f"{name} - {systems[0]}"
+            columns.append(interval_column(f"{name}_difference", header, 1, signed=True))
         return Finding(
             table=Table("phrases", title, columns, rows, self.notes(result)),
-            text=READING,
+            text=(
+                "100 means an accepted phrase wherever the reference has one. Another good "
+                "translation counts as wrong, so compare systems with each other. If the "
+                "interval of a difference excludes 0, another test set would probably agree on "
+                "which system is better. An expression that hardly occurs allows no conclusion."
+            ),
             figure=figures.grouped_bars(labels, series, "in the reference", "as the reference, %"),
             facts={
                 "expressions": result.list_name,
                 "listed": len(result.listed),
-                "names": len({expression.name for expression in result.listed}),
+                "names": len(names_of(result.listed)),
                 "resamples": RESAMPLES,
                 "seed": SEED,
                 "sets": [in_set.name for in_set in result.sets],
@@ -178,29 +167,51 @@ class Phrases(Analysis[PhrasesOptions, PhrasesResult]):
         )
 
     def notes(self, result: PhrasesResult) -> list[str]:
-        """Return how much of the list each set has, and how to read the numbers."""
+        """Return the notes of the table: how much of the list each set has, what is counted."""
         case = "case kept" if self.options.match_case else "case ignored"
-        names = len({expression.name for expression in result.listed})
-        coverage = [
-            f"{s.name}: {s.names():,} of {names:,} listed expressions occur, {s.in_source:,} times"
-            f" in {s.sentences:,} sentences; {s.names(1):,} of them have an accepted translation in"
-            " the reference"
-            for s in result.sets
-        ]
+        listed = len(names_of(result.listed))
+        coverage = []
+        for in_set in result.sets:
+            occur = names_of(o.expression for o in in_set.occurrences)
+            translated = names_of(o.expression for o in in_set.occurrences if o.in_reference)
+            coverage.append(
+                f"{in_set.name}: {len(occur):,} of {listed:,} listed expressions occur,"
+                f" {in_set.in_source:,} times in {in_set.sentences:,} sentences;"
+                f" {len(translated):,} of them have an accepted translation in the reference"
+            )
         return [
             *coverage,
-            COUNTED,
-            f"text: detokenised, cut at the boundaries of words, {case}; {PIECES}",
-            INTERVALS,
-            f"expressions: the {MOST} most frequent at most; {FILES}",
+            (
+                "in reference: occurrences in the source whose reference has an accepted "
+                "target phrase, at most as often as the source has the expression; the shares "
+                "are of these occurrences whose translation by the system has one too"
+            ),
+            (
+                f"text: detokenised, cut at the boundaries of words, {case}; {TOGETHER}, {APART}: "
+                "how the reference writes the phrase (schlägt ... nach)"
+            ),
+            (
+                f"[95%]: Wilson; for a difference, the percentile interval over {RESAMPLES} "
+                f"resamples of sentences, seed {SEED}, which is too narrow with few "
+                f"occurrences, or if all or none are right; {FEW}"
+            ),
+            (
+                f"expressions: the {MOST} most frequent at most; occurrences.tsv lists each "
+                "occurrence, expressions.tsv the expressions"
+            ),
         ]
+
+
+def names_of(listed: Iterable[Expression]) -> set[str]:
+    """Return the names under which expressions are counted."""
+    return {expression.name for expression in listed}
 
 
 def expression_list(study: Study, name: str) -> tuple[str, list[str]]:
     """Return the name and the lines of a list of expressions.
 
     Args:
-        name: a file, a list that a data set comes with, or "" for that of the run's own corpus.
+        name: a file, a list of a data set, or "" for the list of the run's own corpus.
     Raises: ConfigError if there is none, or it is for other languages; DataError for a bad file.
     """
     lists = generated.expression_lists()
@@ -213,22 +224,19 @@ def expression_list(study: Study, name: str) -> tuple[str, list[str]]:
     if name not in lists:
         return name, list(files.text_lines(Path(name)))
     wanted, manifest = lists[name], study.run.manifest()
-    src, tgt = manifest.src, manifest.tgt
-    if (src, tgt) != (wanted.src, wanted.tgt):
-        message = f"the list '{name}' is for {wanted.src}-{wanted.tgt}, and this run is {src}-{tgt}"
+    languages, of_list = f"{manifest.src}-{manifest.tgt}", f"{wanted.src}-{wanted.tgt}"
+    if languages != of_list:
+        message = f"the list '{name}' is for {of_list}, and this run is {languages}"
         raise ConfigError(message, where="--expressions", hint="--expressions FILE")
     return name, generated.expressions(wanted, name)
 
 
 def occurrences_in(
-    study: Study,
-    text_set: TextSet,
-    listed: Sequence[Expression],
-    match_case: bool,
+    study: Study, text_set: TextSet, listed: Sequence[Expression], match_case: bool
 ) -> SetOccurrences:
     """Return the occurrences in a set.
 
-    Raises: DataError if a text has another number of lines than the set, or no translation.
+    Raises: DataError if no system has translated the set, or if a text has another number of lines.
     """
 
     def read(path: Path) -> list[str]:
@@ -249,13 +257,13 @@ def look_up(
     outputs: Mapping[str, Sequence[str]],
     match_case: bool,
 ) -> list[Occurrence]:
-    """Return where expressions stand in a source, and how often they are translated as accepted.
+    """Return the occurrences of expressions in N source lines, one for each line and expression.
 
     Args:
         source: (N) lines of detokenised text.
-        references: one or more of N lines; of an expression, the one with most translations counts.
+        references: one or several translations of the lines. For each occurrence the reference with
+            the most accepted translations counts.
         outputs: system -> N lines.
-    Returns: one for each line and each expression in it.
     """
 
     def matches(lines: Sequence[str], line: int, most: Mapping[int, int]) -> dict[int, list[Match]]:
@@ -278,44 +286,32 @@ def look_up(
 
 
 def rows_of(in_set: SetOccurrences, systems: Sequence[str]) -> Rows:
-    """Return a row for all, for each way that the reference has them, and for each expression.
+    """Return a row for all occurrences, for each way the reference writes them, and for each name.
 
     Args:
-        systems: of the table; those that have not translated the set have empty cells.
-    Returns: set, section, label, in source, in reference, share of each system, difference of each
-        but the first.
+        systems: the systems of the table. If one has not translated the set, its cells are empty.
+    Returns: set, section, label, in source, in reference, the share of each system, the difference
+        of each system to the first.
     """
     resampling = Draws(in_set.sentences, RESAMPLES, seed=SEED)
     rows = []
     for section, label, members in groups_of(in_set.occurrences):
+        # (N, 1 + systems): translations in the reference, and in each system.
         counts = np.zeros((in_set.sentences, 1 + len(in_set.systems)))
         for member in members:
             counts[member.line] += [member.in_reference, *member.right.values()]
-        about = in_set.name, section, label, sum(member.in_source for member in members)
-        rows.append([*about, *cells_of(counts, in_set.systems, systems, resampling)])
+        sums = counts.sum(0)
+        total, *right = sums.astype(int).tolist()
+        whole, drawn = shares_of(sums), shares_of(resampling.sums(counts))
+        shares, differences = dict.fromkeys(systems, NONE), dict.fromkeys(systems[1:], NONE)
+        for i, name in enumerate(in_set.systems):
+            shares[name] = wilson(right[i], total)
+            if i and systems[0] == in_set.systems[0]:
+                gap, sentences = drawn[:, i] - drawn[:, 0], (counts[:, 0] > 0).sum()
+                differences[name] = estimate(float(whole[i] - whole[0]), gap, sentences)
+        about = in_set.name, section, label, sum(member.in_source for member in members), total
+        rows.append([*about, *shares.values(), *differences.values()])
     return rows
-
-
-def cells_of(
-    counts: Array, translated: Sequence[str], systems: Sequence[str], resampling: Draws
-) -> list[Any]:
-    """Return the numbers of a group: in reference, shares of the systems, differences.
-
-    Args:
-        counts: of each sentence (N, 1 + translated): in the reference, and right in each system.
-        translated: the systems that have translated the set; systems: those of the table.
-    """
-    sums = counts.sum(0)
-    total, *right = sums.astype(int).tolist()
-    sentences = (counts[:, 0] > 0).sum()
-    whole, drawn = shares_of(sums), shares_of(resampling.sums(counts))
-    shares, differences = dict.fromkeys(systems, NONE), dict.fromkeys(systems[1:], NONE)
-    for i, name in enumerate(translated):
-        shares[name] = wilson(right[i], total)
-        if i and systems[0] == translated[0]:
-            gap = drawn[:, i] - drawn[:, 0]
-            differences[name] = estimate(float(whole[i] - whole[0]), gap, sentences)
-    return [total, *shares.values(), *differences.values()]
 
 
 def groups_of(members: Sequence[Occurrence]) -> list[tuple[str, str, list[Occurrence]]]:
@@ -323,11 +319,10 @@ def groups_of(members: Sequence[Occurrence]) -> list[tuple[str, str, list[Occurr
     names: Counter[str] = Counter()
     for o in members:
         names[o.expression.name] += o.in_reference
-    counting = [o for o in members if o.in_reference]
     groups = [
         ("all", "all", list(members)),
-        ("reference", TOGETHER, [o for o in counting if o.in_one_piece]),
-        ("reference", APART, [o for o in counting if not o.in_one_piece]),
+        ("reference", TOGETHER, [o for o in members if o.in_reference and o.in_one_piece]),
+        ("reference", APART, [o for o in members if o.in_reference and not o.in_one_piece]),
     ]
     for name, _ in names.most_common(MOST):
         groups.append(("expression", name, [o for o in members if o.expression.name == name]))
@@ -335,13 +330,13 @@ def groups_of(members: Sequence[Occurrence]) -> list[tuple[str, str, list[Occurr
 
 
 def shares_of(sums: Array) -> Array:
-    """Return the shares (…, systems) of sums (…, 1 + systems), in percent; NaN of nothing."""
+    """Return shares in percent (…, systems) from sums (…, 1 + systems); NaN for 0 / 0."""
     with np.errstate(invalid="ignore"):
         return 100 * sums[..., 1:] / sums[..., :1]
 
 
 def occurrences_tsv(result: PhrasesResult) -> str:
-    """Return a line for each occurrence: where, which, how often references and systems have it."""
+    """Return a line for each occurrence: its place, the expression, and the counts."""
     head = ["set", "line", "expression", "source phrase", "in source", "in reference"]
     lines: Rows = [[*head, *result.systems]]
     for in_set in result.sets:

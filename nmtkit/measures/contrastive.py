@@ -31,7 +31,7 @@ from nmtkit.data.documents import Documents
 from nmtkit.errors import ConfigError, DataError
 
 BREAK = " _eos "
-"""Separates the sentences of a line that holds several, as in the public sets."""
+"""The separator of the sentences of one line in the public sets."""
 
 
 def _not_blank(text: str) -> str:
@@ -58,7 +58,7 @@ class Error:
         contrastive: the wrong translation.
         distance: difference of the positions of the two words that belong together (1: neighbours).
         frequency: frequency of the word in the training text of the set's authors.
-        back: number of sentences from the source back to the sentence that decides.
+        back: how many sentences before the source the deciding sentence stands.
     """
 
     type: str
@@ -70,13 +70,13 @@ class Error:
 
 @dataclass(frozen=True)
 class Item:
-    """A source, its right translation, wrong ones, and the context: the sentences before.
+    """A source, its right translation, its wrong translations, and the sentences before.
 
     Attributes:
-        context_src: the sources of the sentences before.
-        context_ref: their translations; empty if the set has none.
-        score_lines: the target of each of the item's lines in a score file, as an index into
-            `targets`; empty: one line for each target.
+        context_src: the sentences before the source.
+        context_ref: the translations of the sentences before; empty if the set has none.
+        score_lines: the target of each line that a score file has for the item, as an index into
+            `targets`; empty = one line for each target.
     """
 
     source: Sentence
@@ -102,19 +102,19 @@ class Item:
 
     @property
     def in_score_file(self) -> Sequence[int]:
-        """The target of each of the item's lines in a score file."""
+        """The target of each line that a score file has for the item."""
         return self.score_lines or range(len(self.targets))
 
     def items(self, default_type: str) -> list[Item]:
-        """Return the item in a list, since an entry of another format may hold several items."""
+        """Return [self]; entries of other formats can have several items."""
         return [self]
 
 
 class Consistency(BaseModel):
     """An entry of the English-Russian consistency sets (Voita et al. 2019).
 
-    The candidates differ in their last sentence; the sentences before are the same in all. Some
-    sets repeat the right candidate among the others; a copy is no wrong translation.
+    The candidates differ in their last sentence only. Some sets repeat the right candidate; a copy
+    is not a wrong translation.
     """
 
     src: str
@@ -129,17 +129,20 @@ class Consistency(BaseModel):
         *before, source = sentences(self.src)
         right = self.dst[self.true_ind]
         *before_ref, reference = sentences(right)
-        errors, score_lines = [], []
+        errors: list[Error] = []
+        score_lines = []
         for candidate in self.dst:
-            if candidate != right:
+            if candidate == right:
+                score_lines.append(0)
+            else:
                 errors.append(Error(default_type, candidate.split(BREAK)[-1], back=self.ctx_dist))
-            score_lines.append(len(errors) if candidate != right else 0)
+                score_lines.append(len(errors))
         contexts = tuple(before), tuple(before_ref)
         return [Item(source, reference, tuple(errors), *contexts, tuple(score_lines))]
 
 
 class DiscoursePair(BaseModel):
-    """A right and a wrong translation of DiscEvalMT, each after its translation of the context. A
+    """A right and a wrong translation of DiscEvalMT, each after a translation of the context. A
     "semi-correct" translation is right after the given translation of the context.
     """
 
@@ -149,7 +152,7 @@ class DiscoursePair(BaseModel):
 
 
 class DiscourseExample(BaseModel):
-    """A source of DiscEvalMT after its context, and one or several pairs of translations."""
+    """A source of DiscEvalMT after its context, and its pairs of translations."""
 
     src: list[str] = Field(min_length=1)
     trg: Annotated[list[DiscoursePair], BeforeValidator(_as_list)]
@@ -193,10 +196,10 @@ def read(where: str) -> list[Item]:
     Args:
         where: a JSON file, or text files separated by commas.
             The JSON file has the format of Lingeval97, of the English-Russian consistency sets or
-            of DiscEvalMT. An item of Lingeval97 may have `context_src` (the sentence before it, or
-            a list of sentences) and `context_ref` (their translations).
+            of DiscEvalMT. An item of Lingeval97 can have `context_src` (the sentence before the
+            source, or a list of sentences) and `context_ref` (their translations).
             The text files are sources, right translations and wrong translations. A file of
-            contexts may come first, with ` _eos ` between the sentences of a line.
+            contexts can come first, with ` _eos ` between the sentences of a line.
     Raises: DataError if a file is missing or has another format.
     """
     paths = [Path(part) for part in where.split(",")]
@@ -211,7 +214,13 @@ def read(where: str) -> list[Item]:
         try:
             items += adapter.validate_python(value).items(paths[0].name.partition(".")[0])
         except ValueError as error:
-            message = f"no item of a contrastive set: {_reason(error)}"
+            reason = str(error)
+            if isinstance(error, ValidationError):
+                first = error.errors()[0]
+                reason = first["msg"].removeprefix("Value error, ")
+                if first["loc"]:
+                    reason = f"{'.'.join(map(str, first['loc']))}: {reason}"
+            message = f"not an item of a contrastive set: {reason}"
             raise DataError(message, where=f"{where}, {name}", hint=FORMS[form]) from error
     if not any(item.errors for item in items):
         raise DataError("no pairs in this set", where=where, hint=f"an item has {FORMS[form]}")
@@ -219,30 +228,27 @@ def read(where: str) -> list[Item]:
 
 
 def sentences(line: str) -> list[str]:
-    """Return the sentences of a line that holds several."""
+    """Return the sentences of a line."""
     return [sentence for sentence in line.split(BREAK) if sentence.strip()]
 
 
 def _text_entries(paths: Sequence[Path]) -> files.JsonObject:
     """Return the pairs of text files as entries of Lingeval97: "line N" -> entry."""
-    columns = [list(files.text_lines(path)) for path in paths]
-    if len({len(column) for column in columns}) > 1:
-        sizes = zip(paths, columns, strict=True)
-        counts = ", ".join(f"{path}: {len(column):,}" for path, column in sizes)
-        raise DataError(
-            "the files have different numbers of lines",
-            where=counts,
-            hint="line i of each is pair i",
-        )
-    entries = {}
-    for number, (*context, source, right, wrong) in enumerate(zip(*columns, strict=True), 1):
-        entries[f"line {number}"] = {
+    columns = {path: list(files.text_lines(path)) for path in paths}
+    if len({*map(len, columns.values())}) > 1:
+        counts = ", ".join(f"{path}: {len(lines):,}" for path, lines in columns.items())
+        message, hint = "the files have different numbers of lines", "line i of each is pair i"
+        raise DataError(message, where=counts, hint=hint)
+    pairs = zip(*(columns[path] for path in paths), strict=True)
+    return {
+        f"line {number}": {
             "source": source,
             "reference": right,
             "errors": [{"type": "pairs", "contrastive": wrong}],
             "context_src": sentences("".join(context)),
         }
-    return entries
+        for number, (*context, source, right, wrong) in enumerate(pairs, 1)
+    }
 
 
 def _json_entries(path: Path) -> tuple[Any, files.JsonObject]:
@@ -265,22 +271,13 @@ def _json_entries(path: Path) -> tuple[Any, files.JsonObject]:
     return Consistency if consistency else Item, entries
 
 
-def _reason(error: ValueError) -> str:
-    """Return what is wrong with an item, in one line."""
-    if not isinstance(error, ValidationError):
-        return str(error)
-    first = error.errors()[0]
-    field = ".".join(map(str, first["loc"]))
-    return (f"{field}: " if field else "") + first["msg"].removeprefix("Value error, ")
-
-
 def under(items: Sequence[Item], condition: str, seed: int = 1) -> list[Item]:
     """Return the items with the contexts of a condition.
 
     Args:
         items: the items with their own contexts.
-        condition: "true": their own contexts; "none": no contexts; "foreign": every item with a
-            context gets the context of another item, one with a different text.
+        condition: "true" = their own contexts; "none" = no contexts; "foreign" = every item with a
+            context gets the context of a random other item, with another text.
         seed: the seed that draws foreign contexts.
     Raises: ConfigError for an unknown condition; DataError for "foreign" if all contexts of the set
         are equal.
@@ -289,28 +286,21 @@ def under(items: Sequence[Item], condition: str, seed: int = 1) -> list[Item]:
         return list(items)
     if condition == "none":
         return [replace(item, context_src=(), context_ref=()) for item in items]
-    if condition == "foreign":
-        return _with_foreign_contexts(items, seed)
-    hint = "true, none, foreign"
-    raise ConfigError(f"unknown context '{condition}'", where="--context", hint=hint)
-
-
-def _with_foreign_contexts(items: Sequence[Item], seed: int) -> list[Item]:
+    if condition != "foreign":
+        hint = "true, none, foreign"
+        raise ConfigError(f"unknown context '{condition}'", where="--context", hint=hint)
     translated = {item.context_src: item.context_ref for item in items if item.context_src}
     contexts = list(translated)
     if len(contexts) == 1:
-        raise DataError(
-            "all sentences of this set have the same context",
-            where="--context foreign",
-            hint="--context true,none",
-        )
+        message, hint = "all sentences of this set have the same context", "--context true,none"
+        raise DataError(message, where="--context foreign", hint=hint)
     places = {context: place for place, context in enumerate(contexts)}
     rng = np.random.Generator(np.random.PCG64(seed))
     draws = rng.integers(max(1, len(contexts) - 1), size=len(items)).tolist()
     results = []
     for item, drawn in zip(items, draws, strict=True):
         if item.context_src:
-            # A draw counts only the other contexts, so it skips the place of the item's own.
+            # A draw counts only the other contexts, so it skips the place of the own context.
             context = contexts[drawn + (drawn >= places[item.context_src])]
             item = replace(item, context_src=context, context_ref=translated[context])
         results.append(item)
@@ -318,8 +308,11 @@ def _with_foreign_contexts(items: Sequence[Item], seed: int) -> list[Item]:
 
 
 class Text(NamedTuple):
-    """A set as text: lines, the targets of each line, one document for each item, and the line
-    number of each item's source.
+    """A set as text, with a document for each item.
+
+    Attributes:
+        targets: the targets of each line.
+        places: the line of the source of each item, from 0.
     """
 
     lines: list[str]
@@ -332,8 +325,8 @@ def as_documents(items: Sequence[Item], translated: bool = False) -> Text:
     """Return the set as text.
 
     Args:
-        translated: True if the targets of context sentences are their translations, where the set
-            has them; otherwise context sentences have no targets.
+        translated: give context sentences their translations as targets, if the set has them;
+            otherwise they have no targets.
     """
     lines: list[str] = []
     targets: list[list[str]] = []
@@ -349,7 +342,7 @@ def as_documents(items: Sequence[Item], translated: bool = False) -> Text:
 
 
 def undecidable(items: Sequence[Item]) -> int:
-    """Return the number of pairs that are in the set with right and wrong swapped as well.
+    """Return the number of pairs that also occur in the set with right and wrong swapped.
 
     Neither the source nor the sources before it can decide such a pair.
     """

@@ -1,8 +1,8 @@
 """Multi-word expressions, their accepted translations, and the search for their phrases in a text.
 
-A list is a text file of lines `source phrase TAB accepted target phrases [TAB name]`. "|" separates
-the target phrases. In a phrase, `...` is a gap of any number of words (or none) inside
-the sentence, and `...4` is a gap of at most four words. A final `$` is the end of a clause: a
+A list is a text file with lines `source phrase TAB accepted target phrases [TAB name]`. "|"
+separates the target phrases. In a phrase, `...` is a gap of any number of words inside the
+sentence, and `...4` is a gap of at most four words. A final `$` is the end of a clause: a
 punctuation mark or the end of the line. Lines with the same name are counted together. Blank lines
 and lines that begin with # are skipped.
 """
@@ -24,9 +24,9 @@ from nmtkit.text.tokenizer import characters
 GAP = re.compile(r"\.\.\.(\d*)|…")
 END = "$"
 FORM = "source phrase, tab, accepted target phrases separated by '|'"
-# Where no spaces separate words, each character is a word.
+# In scripts without spaces each character is a word.
 _ALONE = re.compile(f"[{UNSPACED_LETTERS}]")
-# A point after one or two digits belongs to a date, one before digits to a number.
+# A full stop after one or two digits belongs to a date; a full stop before digits to a number.
 _STOP = r"(?! (?:(?<! \d )(?<! \d\d )\.(?! \d)|[!?;…。！？；]) )"  # noqa: RUF001
 
 
@@ -41,8 +41,8 @@ def _kind(character: str) -> str:
 
 
 def words(line: str, match_case: bool) -> list[str]:
-    """Return the words of a line: runs of letters and digits, and each other character by itself,
-    with its marks.
+    """Return the words of a line: runs of letters and digits, and every other character, with its
+    combining marks, as a word of its own.
 
     Args:
         match_case: keep the case; False folds the case.
@@ -58,13 +58,13 @@ def words(line: str, match_case: bool) -> list[str]:
 
 
 def spaced(line: str, match_case: bool) -> str:
-    """Return a line in the form that phrases search: its words with a space around each word."""
+    """Return a line in the form that `Phrase.find` searches: a space around each word."""
     return f" {' '.join(words(line, match_case))} "
 
 
 @dataclass(frozen=True)
 class Match:
-    """One occurrence of a phrase in a text: (start, end) of each part; gaps separate the parts."""
+    """One occurrence of a phrase in a text: (start, end) of each part between gaps."""
 
     parts: tuple[tuple[int, int], ...]
 
@@ -89,9 +89,9 @@ class Phrase:
     """A phrase, compiled for the search.
 
     Attributes:
-        length: number of words; gaps do not count.
+        length: number of words, without gaps.
         first: the first word.
-        pattern: matches text that `spaced` returns; one group for each part.
+        pattern: matches text in the form of `spaced`; a group for each part.
     """
 
     text: str
@@ -100,7 +100,7 @@ class Phrase:
     pattern: re.Pattern[str]
 
     def find(self, text: str) -> list[Match]:
-        """Return the matches in a text that `spaced` returns; gaps are as short as possible."""
+        """Return the matches in a text in the form of `spaced`; gaps are as short as possible."""
         groups = range(1, self.pattern.groups + 1)
         return [Match(tuple(map(match.span, groups))) for match in self.pattern.finditer(text)]
 
@@ -114,7 +114,14 @@ def phrase(text: str, match_case: bool) -> Phrase:
     ends = tokens[-1:] == [END]
     if END in tokens[:-1]:
         raise ValueError(f"'{END}' belongs at the end of a phrase: '{text.strip()}'")
-    parts, gaps = _parts(tokens[: len(tokens) - ends], match_case)
+    parts: list[list[str]] = [[]]
+    gaps: list[str] = []  # the maximum words of each gap, "" for no limit
+    for token in tokens[: len(tokens) - ends]:
+        if gap := GAP.fullmatch(token):
+            gaps.append(gap[1] or "")
+            parts.append([])
+        else:
+            parts[-1] += words(token, match_case)
     if parts == [[]]:
         raise ValueError("a phrase without words")
     if not all(parts):
@@ -122,23 +129,10 @@ def phrase(text: str, match_case: bool) -> Phrase:
     literal = [re.escape(" " + " ".join(part)) for part in parts]
     pattern = f"({literal[0]})(?= )"
     for before, longest, after in zip(literal, gaps, literal[1:], strict=False):
-        # The part before a gap may not recur inside the gap: its nearest occurrence counts.
+        # The part before a gap does not recur inside the gap: its nearest occurrence counts.
         pattern += rf"(?:(?!{before} ){_STOP} [^ ]+){{0,{longest}}}?({after})(?= )"
     pattern += r"(?= [^\w ]| $)" if ends else ""
     return Phrase(text.strip(), sum(map(len, parts)), parts[0][0], re.compile(pattern))
-
-
-def _parts(tokens: Sequence[str], match_case: bool) -> tuple[list[list[str]], list[str]]:
-    """Return the words of each part, and the maximum words of each gap ("" = no limit)."""
-    parts: list[list[str]] = [[]]
-    gaps: list[str] = []
-    for token in tokens:
-        if gap := GAP.fullmatch(token):
-            gaps.append(gap[1] or "")
-            parts.append([])
-        else:
-            parts[-1] += words(token, match_case)
-    return parts, gaps
 
 
 @dataclass(frozen=True)
@@ -169,9 +163,7 @@ def occurrences(expressions: Sequence[Expression], text: str) -> dict[int, int]:
 
 
 def translations(
-    expressions: Sequence[Expression],
-    wanted: Mapping[int, int],
-    text: str,
+    expressions: Sequence[Expression], wanted: Mapping[int, int], text: str
 ) -> dict[int, list[Match]]:
     """Return the accepted translations in a target line: index in `expressions` -> matches.
 
@@ -207,30 +199,23 @@ def parse(lines: Iterable[str], match_case: bool, where: str) -> list[Expression
         if not line.strip() or line.startswith("#"):
             continue
         place = f"{where}, line {number}"
-        expression = _expression(line.rstrip("\r\n").split("\t"), match_case, place)
-        source = expression.source.text
-        first = numbers.setdefault(tuple(words(source, match_case)), number)
+        cells = line.rstrip("\r\n").split("\t")
+        if len(cells) not in (2, 3):
+            hint = f"expected: {FORM} (optionally, another tab and a name)"
+            raise DataError(f"not an expression: {len(cells)} columns", where=place, hint=hint)
+        texts = [cells[0], *cells[1].split("|")]
+        try:
+            source, *targets = (phrase(text, match_case) for text in texts)
+        except ValueError as error:
+            hint = "write words, '...' between words for a gap, a final '$' for a clause's end"
+            raise DataError(f"not an expression: {error}", where=place, hint=hint) from None
+        first = numbers.setdefault(tuple(words(source.text, match_case)), number)
         if first != number:
+            message = f"'{source.text}' is already in line {first}"
             hint = "put all its target phrases on one line"
-            raise DataError(f"'{source}' is already in line {first}", where=place, hint=hint)
-        expressions.append(expression)
+            raise DataError(message, where=place, hint=hint)
+        name = "".join(cells[2:]).strip() or source.text
+        expressions.append(Expression(name, source, tuple(targets)))
     if not expressions:
         raise DataError("no expressions", where=where, hint=f"one per line: {FORM}")
     return expressions
-
-
-def _expression(cells: Sequence[str], match_case: bool, place: str) -> Expression:
-    """Return the expression in the columns of a line.
-
-    Raises: DataError if the columns are not an expression.
-    """
-    if len(cells) not in (2, 3):
-        hint = f"expected: {FORM} (optionally, another tab and a name)"
-        raise DataError(f"not an expression: {len(cells)} columns", where=place, hint=hint)
-    try:
-        source, *targets = (phrase(text, match_case) for text in [cells[0], *cells[1].split("|")])
-    except ValueError as error:
-        hint = "write words, '...' between words for a gap, a final '$' for a clause's end"
-        raise DataError(f"not an expression: {error}", where=place, hint=hint) from None
-    name = "".join(cells[2:]).strip() or source.text
-    return Expression(name, source, tuple(targets))

@@ -186,7 +186,10 @@ def test_what_is_no_contrastive_set_is_refused(stored, text, words):
 
 BAD_ERRORS = [
     ({"distance": float("inf")}, "finite number"),
-    ({"contrastive": " "}, "^no item of a contrastive set: errors.0.contrastive: it is blank\n"),
+    (
+        {"contrastive": " "},
+        "^not an item of a contrastive set: errors.0.contrastive: it is blank\n",
+    ),
 ]
 
 
@@ -197,7 +200,7 @@ BAD_ERRORS = [
         (
             PAIR,
             {"context_src": ["x", "a"], "context_ref": "A"},
-            r"^no item of a contrastive set: 2 sentences before, 1 translations of them\n",
+            r"^not an item of a contrastive set: 2 sentences before, 1 translations of them\n",
         ),
         *((PAIR, {"errors": [PAIR["errors"][0] | bad]}, words) for bad, words in BAD_ERRORS),
         (CONSISTENCY, {"true_ind": -1}, "true_ind"),
