@@ -1,4 +1,4 @@
-"""Analysis `convergence`: loss and dev BLEU of trainings, and what each took to reach a BLEU."""
+"""Analysis `convergence`: loss and dev BLEU of trainings, and when each training reached a BLEU."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ class Trainings:
 
     Attributes:
         curves: system -> its curves.
-        dev_bleu: system -> how it measured dev BLEU: signatures in the order of the log, and number
-            of sentences; only systems that measured it.
-        levels: of BLEU.
+        dev_bleu: system -> how it measured dev BLEU: signatures in the order of the log, and the
+            number of sentences. Systems without dev BLEU are left out.
+        levels: levels of BLEU.
     """
 
     curves: dict[str, Curves]
@@ -49,7 +49,7 @@ class Trainings:
 
     @property
     def baseline(self) -> str:
-        """The first system that has a log."""
+        """The first system with a log."""
         return next(iter(self.curves))
 
     @property
@@ -60,7 +60,7 @@ class Trainings:
 
 
 class Convergence(Analysis[ConvergenceOptions, Trainings]):
-    """The trainings of some systems over the same axes."""
+    """Loss and dev BLEU of each training over updates, epochs and time."""
 
     name = "convergence"
     title = "dev BLEU reached, by updates, epochs and training time"
@@ -71,31 +71,30 @@ class Convergence(Analysis[ConvergenceOptions, Trainings]):
 
     def measure(self, study: Study) -> Trainings:
         levels = parse_levels(self.options.levels) if self.options.levels else []
-        settings = {s: study.run.system(s).read_config().train for s in study.systems}
+        run = study.run
 
         def curves_of(name: str) -> Curves:
-            curves = read(study.run.system(name).metrics)
+            curves = read(run.system(name).metrics)
             if curves.train or curves.dev:
                 return curves
             raise LeftOut("its log has no measurement yet")
 
         nobody = "no training of this run has logged anything"
-        curves = study.each(curves_of, nobody, study.run.train_first)
-        budgets = {s: budget for s in curves if (budget := read_budget(study.run, s))}
+        curves = study.each(curves_of, nobody, run.train_first)
+        budgets = {name: budget for name in curves if (budget := read_budget(run, name))}
         study.warnings += unequal(
             {name: replace(b, updates=None, tokens=None) for name, b in budgets.items()}
         )
-        dev_bleu = {
-            name: {
-                "signatures": [
-                    *dict.fromkeys(v.signature for v in curve.dev if v.dev_bleu is not None)
-                ],
-                "dev_sentences": settings[name].get("dev_sentences", 0) or "all",
-            }
-            for name, curve in curves.items()
-            if curve.measured
-        }
-        bests = [max(bleu for _, bleu in curves[name].measured) for name in dev_bleu]
+        bests, dev_bleu = [], {}
+        for name, curve in curves.items():
+            if curve.measured:
+                bests.append(max(bleu for _, bleu in curve.measured))
+                signatures = [v.signature for v in curve.dev if v.dev_bleu is not None]
+                dev_bleu[name] = {
+                    "signatures": list(dict.fromkeys(signatures)),
+                    "dev_sentences": run.system(name).read_config().train.get("dev_sentences")
+                    or "all",
+                }
         result = Trainings(curves, dev_bleu, levels or default_levels(bests))
         if not result.comparable:
             how = "in several ways (facts in finding.json), so its levels cannot be compared"
@@ -112,11 +111,9 @@ class Convergence(Analysis[ConvergenceOptions, Trainings]):
             Column("dev_loss", "dev loss", decimals=3),
             text_column("how"),
         ]
-        rows = [row for level in result.levels for row in level_rows(result, level)]
-        rows += [row for name in result.curves for row in best_rows(result, name)]
         title = "Updates, epochs and minutes of training to each dev BLEU"
         return Finding(
-            table=Table("convergence", title, columns, rows, notes(result)),
+            table=Table("convergence", title, columns, rows_of(result), notes(result)),
             text=(
                 "Compare systems at the same level: fewer updates mean faster learning, but "
                 "slower updates may take more minutes. The system that leads at a low level "
@@ -131,7 +128,7 @@ class Convergence(Analysis[ConvergenceOptions, Trainings]):
 def parse_levels(text: str) -> list[float]:
     """Return BLEU levels from text such as "20,25,30", in rising order.
 
-    Raises: ConfigError for a value that is no BLEU above 0 and up to 100.
+    Raises: ConfigError for a value that is not a BLEU above 0 and up to 100.
     """
     levels = set()
     for part in text.split(","):
@@ -141,27 +138,27 @@ def parse_levels(text: str) -> list[float]:
             level = math.nan
         if not 0 < level <= 100:
             hint = "numbers above 0 and up to 100, such as --levels 20,25,30"
-            message = f"'{part.strip()}' is no level of BLEU"
+            message = f"'{part.strip()}' is not a level of BLEU"
             raise ConfigError(message, where="--levels", hint=hint)
         levels.add(level)
     return sorted(levels)
 
 
 def default_levels(bests: Sequence[float]) -> list[float]:
-    """Return the lowest best BLEU, and SHARES of the highest, rounded down to tenths."""
+    """Return the lowest best BLEU, and SHARES of the highest best BLEU, rounded down to tenths."""
     levels = [min(bests), *(share * max(bests) for share in SHARES)] if bests else []
     tenths = {math.floor(round(10 * level, 6)) for level in levels}
     return sorted(tenth / 10 for tenth in tenths if tenth > 0)
 
 
 def reach(measured: Sequence[tuple[int, float]], level: float) -> tuple[float | None, str]:
-    """Return how many updates it took to reach a BLEU for the first time.
+    """Return the updates after which a level of BLEU was reached for the first time, and how this
+    is known.
 
     Args:
         measured: (updates, BLEU) of each validation, in order.
-    Returns: updates, and how they are known: INTERPOLATED between the last validation below the
-        level and the next one; FIRST if the first validation had reached it (an upper bound); None
-        and NEVER.
+    Returns: INTERPOLATED updates, between the last validation below the level and the next one; the
+        updates of the FIRST validation if it reached the level (an upper bound); or None and NEVER.
     """
     below: tuple[int, float] | None = None
     for step, bleu in measured:
@@ -175,34 +172,25 @@ def reach(measured: Sequence[tuple[int, float]], level: float) -> tuple[float | 
     return None, NEVER
 
 
-def level_rows(result: Trainings, level: float) -> Rows:
-    """Return a row for each training with dev BLEU: when it reached a level."""
-    reached = {name: reach(result.curves[name].measured, level) for name in result.dev_bleu}
-    base, how_base = reached.get(result.baseline, (None, NEVER))
-    rows = []
-    for name, (steps, how) in reached.items():
-        exact = how == how_base == INTERPOLATED  # the ratio of upper bounds says nothing
-        ratio = steps / base if exact and steps and base else None
-        rows.append(["level", level, name, *result.curves[name].place(steps), ratio, None, how])
+def rows_of(result: Trainings) -> Rows:
+    """Return a row for each level and training with dev BLEU, then the best row of each training:
+    the validation with the best BLEU, or without BLEU the best loss.
+    """
+    rows: Rows = []
+    for level in result.levels:
+        reached = {name: reach(result.curves[name].measured, level) for name in result.dev_bleu}
+        base, how_base = reached.get(result.baseline, (None, NEVER))
+        for name, (steps, how) in reached.items():
+            exact = how == how_base == INTERPOLATED  # the ratio of upper bounds says nothing
+            ratio = steps / base if exact and steps and base else None
+            place = result.curves[name].place(steps)
+            rows.append(["level", level, name, *place, ratio, None, how])
+    for name, curves in result.curves.items():
+        if curves.dev:
+            best = min(curves.dev, key=lambda v: (-(v.dev_bleu or 0), v.dev_loss or math.inf))
+            place, loss = curves.place(best.step), best.dev_loss
+            rows.append(["best", best.dev_bleu, name, *place, None, loss, "best validation"])
     return rows
-
-
-def best_rows(result: Trainings, name: str) -> Rows:
-    """Return the row of the best validation, by BLEU or else by loss; [] without any."""
-    curves = result.curves[name]
-    ranked = sorted(curves.dev, key=lambda v: (-(v.dev_bleu or 0), v.dev_loss or math.inf))
-    return [
-        [
-            "best",
-            best.dev_bleu,
-            name,
-            *curves.place(best.step),
-            None,
-            best.dev_loss,
-            "best validation",
-        ]
-        for best in ranked[:1]
-    ]
 
 
 def notes(result: Trainings) -> list[str]:
@@ -238,11 +226,11 @@ def notes(result: Trainings) -> list[str]:
     mute = ", ".join(n for n, curve in curves.items() if curve.dev and n not in result.dev_bleu)
     if ways and mute:
         lines.append(f"without dev BLEU, so without levels: {mute}")
-    return lines + [
-        f"{name}: the log has no line of {count:,} updates (skipped ones, or lines lost)"
-        for name, curve in curves.items()
-        if (count := curve.unlogged)
-    ]
+    for name, curve in curves.items():
+        if count := curve.unlogged:
+            missing = f"the log has no line of {count:,} updates (skipped ones, or lines lost)"
+            lines.append(f"{name}: {missing}")
+    return lines
 
 
 def curves_csv(curves: Mapping[str, Curves]) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from nmtkit import console, environment
-from nmtkit.analyze.analysis import Finding, Measured, PaperAnalysis, PaperOptions
+from nmtkit.analyze.analysis import Finding, PaperAnalysis, PaperOptions
 from nmtkit.analyze.study import Study
 from nmtkit.analyze.timing import (
     CostFacts,
@@ -27,7 +27,7 @@ from nmtkit.tables import figures
 from nmtkit.tables.table import Column, Estimate, Table, text_column
 
 SAMPLE = 10_000
-"""The number of training sentences whose context sentences or spans are counted."""
+"""Maximum training sentences whose context sentences or spans are counted."""
 COLUMNS = (
     text_column("system"),
     Column("parameters", "parameters"),
@@ -46,7 +46,6 @@ COLUMNS = (
     Column("decode_time_per_mac", "time/MAC"),
 )
 BARS = ["parameters", "training\nMACs", "training\ntime", "decoding\nstep MACs", "decoding\ntime"]
-OF_LOGS = "from the logs, not in turn"
 
 
 class CostOptions(PaperOptions):
@@ -61,10 +60,10 @@ class Count:
     """The size of a system and its arithmetic for a typical sentence.
 
     Attributes:
-        parameters, macs: of the model.
+        parameters: the parameters of the model; macs: its multiply-accumulates.
         contexts: mean context sentences of a training sentence; None if the system reads none.
-        spans: spans of a source of the counted length; None if the system reads none.
-        beam: hypotheses of a search.
+        spans: spans of the counted source; None if the system reads none.
+        beam: the beam size of its search.
     """
 
     parameters: Parameters
@@ -74,8 +73,8 @@ class Count:
     beam: int
 
     def relative_to(self, baseline: Count) -> tuple[float, float, float, float]:
-        """Return parameters and MACs of training, of a decoding step and of a search, relative to
-        the baseline's.
+        """Return four ratios to the baseline: parameters, and the MACs of training, of a decoding
+        step and of a search.
         """
         return (
             self.parameters.total / baseline.parameters.total,
@@ -108,9 +107,9 @@ class Cost(PaperAnalysis[CostOptions, Costs]):
         return self.options.measure
 
     def measure(self, study: Study) -> Costs:
-        systems, set_name = study.systems, study.set_name  # an unknown set is refused at once
+        systems, set_name = study.systems, study.set_name  # refuses an unknown set at once
         if self.options.measure:
-            # oneDNN reads this at the first product.
+            # Before the first product, because oneDNN reads this setting then.
             environment.room_for_products(len(systems))
         store = Store(study.run.prep / "train")
         counts = {}
@@ -118,15 +117,15 @@ class Cost(PaperAnalysis[CostOptions, Costs]):
             for name in systems:
                 counts[name] = count(study, name, store)
                 advance(1)
-        src_length, tgt_length = typical_lengths(store)
-        in_turn = measure_speed(study, tgt_length) if self.options.measure else stored_speeds(study)
+        macs, beam = counts[systems[0]].macs, counts[systems[0]].beam
+        steps = macs.tgt_length
+        in_turn = measure_speed(study, steps) if self.options.measure else stored_speeds(study)
         if in_turn:  # the searches were timed with the beam of the first system
-            beam = counts[systems[0]].beam
             counts = {name: replace(of_system, beam=beam) for name, of_system in counts.items()}
         facts = CostFacts(
             baseline=systems[0],
-            src_length=src_length,
-            tgt_length=tgt_length,
+            src_length=macs.src_length,
+            tgt_length=steps,
             contexts={n: c.contexts for n, c in counts.items() if c.contexts is not None},
             spans={n: c.spans for n, c in counts.items() if c.spans is not None},
             set=set_name,
@@ -148,7 +147,7 @@ class Cost(PaperAnalysis[CostOptions, Costs]):
             facts=result.facts.model_dump(),
         )
 
-    def printed_too(self, result: Costs) -> Measured:
+    def printed_too(self, result: Costs) -> papers.Measured:
         numbers = {}
         for name, speed in result.speeds.items():
             costs = {
@@ -158,14 +157,15 @@ class Cost(PaperAnalysis[CostOptions, Costs]):
                 "decode_time_ratio": speed.decode_ratio.value,
             }
             numbers[name] = {key: value for key, value in costs.items() if value is not None}
-        base = result.speeds[result.facts.baseline]
-        how = f"in turn, {base.rounds} rounds, {base.device}" if base.rounds else OF_LOGS
-        remark = (
-            "parameters depend on the vocabulary, speeds on machine and software, so a "
-            "paper's values differ; steps per second have no difference"
-        )
-        remarks = [f"times relative to {result.facts.baseline}", remark]
-        return Measured(numbers, "", {"": f"counted; speeds {how}"}, remarks)
+        base, how = result.speeds[result.facts.baseline], "from the logs, not in turn"
+        if base.rounds:
+            how = f"in turn, {base.rounds} rounds, {base.device}"
+        remarks = [
+            f"times relative to {result.facts.baseline}",
+            "parameters depend on the vocabulary, speeds on machine and software, so a paper's"
+            " values differ; steps per second have no difference",
+        ]
+        return papers.Measured(numbers, "", {"": f"counted; speeds {how}"}, remarks)
 
 
 def cells(result: Costs, name: str) -> list[Any]:
@@ -173,13 +173,11 @@ def cells(result: Costs, name: str) -> list[Any]:
     system, speed, base = result.counts[name], result.speeds[name], result.facts.baseline
     parameters, macs = system.parameters, system.macs
     _, train, step, search = system.relative_to(result.counts[base])
-    return [
-        *(name, parameters.total, parameters.embeddings, parameters.rest),
-        *(macs.train / 1e6, train, macs.encode / 1e6, macs.step / 1e6, step),
-        *(speed.train_tokens_per_s, speed.train_ratio, relative(speed.train_ratio.value, train)),
-        *(speed.decode_tokens_per_s, speed.decode_ratio),
-        relative(speed.decode_ratio.value, search),
-    ]
+    sizes = name, parameters.total, parameters.embeddings, parameters.rest
+    arithmetic = macs.train / 1e6, train, macs.encode / 1e6, macs.step / 1e6, step
+    training = speed.train_tokens_per_s, speed.train_ratio, relative(speed.train_ratio.value, train)
+    decoding = speed.decode_tokens_per_s, speed.decode_ratio
+    return [*sizes, *arithmetic, *training, *decoding, relative(speed.decode_ratio.value, search)]
 
 
 def notes(result: Costs) -> list[str]:
@@ -229,19 +227,14 @@ def notes(result: Costs) -> list[str]:
 
 
 def figure(result: Costs) -> str | None:
-    """Draw all numbers that are relative to the baseline."""
+    """Return the figure of all numbers that are relative to the baseline."""
     baseline, series = result.facts.baseline, {}
     for name, system in result.counts.items():
-        counted = map(Estimate, system.relative_to(result.counts[baseline]))
-        parameters, train, step, _ = counted
+        ratios = system.relative_to(result.counts[baseline])
+        parameters, train, step, _ = map(Estimate, ratios)
         speed = result.speeds[name]
         series[name] = [parameters, train, speed.train_ratio, step, speed.decode_ratio]
     return figures.grouped_bars(BARS, series, "", f"relative to {baseline}")
-
-
-def typical_lengths(store: Store) -> tuple[int, int]:
-    """Return the mean source and target length of a set in subwords with </s>, rounded."""
-    return round(float(store.src_lengths.mean())), round(float(store.tgt_lengths.mean()))
 
 
 def typical_contexts(store: Store, rule: ContextRule) -> float:
@@ -251,10 +244,10 @@ def typical_contexts(store: Store, rule: ContextRule) -> float:
 
 
 def typical_spans(store: Store, length: int) -> list[int]:
-    """Return the spans of a typical source of a length, as equal as can be: as many as sentences of
-    about that length have.
+    """Return the spans of a typical source of a length: as many as sentences of about that length
+    have, all of about the same size.
 
-    Returns: tokens of each span; empty if no sentence has spans.
+    Returns: the number of tokens of each span; [] if no sentence has spans.
     """
     if store.spans is None:
         return []
@@ -267,15 +260,15 @@ def typical_spans(store: Store, length: int) -> list[int]:
 
 
 def count(study: Study, name: str, store: Store) -> Count:
-    """Return the counts of a system for a typical sentence of a training set."""
+    """Return the counts of a system for a training sentence of mean length (with </s>)."""
     model = build_untrained(study.run, study.run.system(name))
     rules = model.train().context_rule, model.eval().context_rule  # of training and of a search
     contexts, searched = (None if r is None else typical_contexts(store, r) for r in rules)
-    lengths = typical_lengths(store)
-    spans = typical_spans(store, lengths[0]) if model.reads_spans else []
-    macs = count_macs(model, *lengths, contexts or 0, spans)
+    src, tgt = (round(float(side.mean())) for side in (store.src_lengths, store.tgt_lengths))
+    spans = typical_spans(store, src) if model.reads_spans else []
+    macs = count_macs(model, src, tgt, contexts or 0, spans)
     if searched != contexts:
-        search = count_macs(model, *lengths, searched or 0, spans)
+        search = count_macs(model, src, tgt, searched or 0, spans)
         macs = replace(macs, encode=search.encode, step=search.step)
     beam = study.run.system(name).searching().beam
     return Count(count_parameters(model), macs, contexts, len(spans) or None, beam)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from nmtkit.analyze.analysis import Finding, Measured, PaperAnalysis, PaperOptions, option
+from nmtkit.analyze.analysis import Finding, PaperAnalysis, PaperOptions, option
 from nmtkit.analyze.study import Study, interval_note
 from nmtkit.score import lengths
 from nmtkit.score import paper as papers
@@ -22,7 +22,7 @@ class LengthsOptions(PaperOptions):
 
 @dataclass(frozen=True)
 class LengthScores:
-    """Scores of every system in every group, and the signature of BLEU, by set."""
+    """Set -> scores of every system in every group; set -> signature of BLEU."""
 
     by_set: dict[str, list[LengthScore]]
     signatures: dict[str, str]
@@ -40,7 +40,7 @@ class Lengths(PaperAnalysis[LengthsOptions, LengthScores]):
     paper = "group"
 
     def measure(self, study: Study) -> LengthScores:
-        lengths.groups(self.options.buckets)
+        lengths.groups(self.options.buckets)  # refuses wrong borders at once
         by_set, signatures = {}, {}
         for text_set in sets_to_score(study.run, study.set_names):
             scores = bleu_of(study.run, text_set, study.translations(text_set))
@@ -60,10 +60,10 @@ class Lengths(PaperAnalysis[LengthsOptions, LengthScores]):
         sets: dict[str, list[str]] = {}
         for name, signature in result.signatures.items():
             sets.setdefault(signature, []).append(name)
-        notes = [
-            "BLEU" + f" of {', '.join(names)}" * (len(sets) > 1) + f": {signature}"
-            for signature, names in sets.items()
-        ]
+        notes = []
+        for signature, names in sets.items():
+            of_sets = f" of {', '.join(names)}" if len(sets) > 1 else ""
+            notes.append(f"BLEU{of_sets}: {signature}")
         notes.append(interval_note("inside the group"))
         columns = [text_column("set"), *lengths.COLUMNS]
         title = f"By source length in subwords (groups: {self.options.buckets})"
@@ -80,10 +80,10 @@ class Lengths(PaperAnalysis[LengthsOptions, LengthScores]):
             facts={"signatures": result.signatures},
         )
 
-    def printed_too(self, result: LengthScores) -> Measured:
+    def printed_too(self, result: LengthScores) -> papers.Measured:
         """Return gains over the baseline (the mean of its seeds) in each group of the first set."""
         set_name, scores = next(iter(result.by_set.items()))
-        # All systems have the same sentences, so a group has a BLEU of all systems or of none.
+        # All systems have the same sentences, so a group has BLEU for all systems or for none.
         bleu: dict[str, dict[str, float]] = {}
         for score in scores:
             if score.bleu.value is not None:
@@ -92,4 +92,4 @@ class Lengths(PaperAnalysis[LengthsOptions, LengthScores]):
         base, gains = papers.other_seeds(baseline, bleu), papers.gains_over(baseline, bleu)
         over = f"{', '.join(base)} (their mean)" if base[1:] else base[0]
         remark = f"gained over {over}, in each group"
-        return Measured(gains, set_name, {"": result.signatures[set_name]}, [remark])
+        return papers.Measured(gains, set_name, {"": result.signatures[set_name]}, [remark])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import groupby
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ import torch
 
 from nmtkit import console
 from nmtkit.analyze import sentence_vectors
-from nmtkit.analyze.analysis import Finding, Measured, PaperAnalysis, PaperOptions, option
+from nmtkit.analyze.analysis import Finding, PaperAnalysis, PaperOptions, option
 from nmtkit.analyze.contrastive_scores import lacks
 from nmtkit.analyze.sentence_vectors import EMBEDDINGS, STATES, Reader
 from nmtkit.analyze.study import SEED, Study
@@ -33,6 +34,7 @@ from nmtkit.measures.probes import (
 from nmtkit.models.loading import build_untrained
 from nmtkit.parallel import cores
 from nmtkit.run import Run
+from nmtkit.score import paper as papers
 from nmtkit.score.significance import wilson
 from nmtkit.tables import figures
 from nmtkit.tables.table import Column, Estimate, Table, interval_column, text_columns
@@ -41,10 +43,12 @@ from nmtkit.text.vocabulary import load_vocabularies, unknown_share
 from nmtkit.translate import workers
 
 FEATURES = ".features"
-"""The folder of sentence vectors: gigabytes, and hidden so that copies of results leave it out."""
+"""The folder of sentence vectors. They take gigabytes, so the folder is hidden from copies of
+results.
+"""
 SENTEVAL = "senteval"
 SAMPLE = 200
-"""Number of sentences of each task in which unknown subwords are counted."""
+"""Unknown subwords are counted in this many sentences of each task."""
 
 
 class ProbingOptions(PaperOptions):
@@ -64,8 +68,8 @@ class Probed:
     """The result of one classifier.
 
     Attributes:
-        right, count: number of test sentences with the right label, and of all test sentences.
-        epochs, best_epoch: number of epochs trained, and the epoch that is tested.
+        right, count: the number of correct test sentences, and of all test sentences.
+        epochs, best_epoch: the number of epochs, and the epoch that is tested.
         dev: accuracy of the best epoch on dev, 0..1.
     """
 
@@ -83,12 +87,12 @@ class Probed:
 
 @dataclass(frozen=True)
 class Probes:
-    """The results of all classifiers. A series is the states of a system ("NAME") or its embeddings
-    ("NAME, embeddings").
+    """The results of all classifiers.
 
     Attributes:
         tasks: the tasks, in the order of the table.
-        classifiers: series -> task -> result; embeddings that a system lacks have no results.
+        classifiers: series -> task -> result. A series is the states of a system ("NAME") or its
+            embeddings ("NAME, embeddings"), without results if the system has no embeddings.
         systems: the systems that were probed.
         folder: the folder of the probing files.
     """
@@ -100,14 +104,16 @@ class Probes:
 
     def by_category(self) -> dict[str, list[Task]]:
         """Return the tasks of each category."""
-        categories = dict.fromkeys(task.category for task in self.tasks)
-        return {name: [t for t in self.tasks if t.category == name] for name in categories}
+        groups = groupby(self.tasks, key=lambda task: task.category)
+        return {category: list(tasks) for category, tasks in groups}
 
     def accuracies(self, series: str) -> dict[str, Estimate]:
         """Return the accuracy of a series in each task; an empty estimate if there is no result."""
         results = self.classifiers[series]
-        names = [task.name for task in self.tasks]
-        return {n: results[n].accuracy if n in results else Estimate(None) for n in names}
+        return {
+            task.name: results[task.name].accuracy if task.name in results else Estimate(None)
+            for task in self.tasks
+        }
 
 
 class Probing(PaperAnalysis[ProbingOptions, Probes]):
@@ -124,11 +130,15 @@ class Probing(PaperAnalysis[ProbingOptions, Probes]):
     def measure(self, study: Study) -> Probes:
         folder = find_folder(study.run, self.options.probes)
         paths = select(find(folder), self.options.tasks)
-        tasks = [read_task(name, files) for name, files in paths.items()]
-        side, (vocabulary, _) = (
-            TextSide.load(study.run.prep, "src"),
-            load_vocabularies(study.run.prep),
-        )
+        tasks = [read(name, files, SEED) for name, files in paths.items()]
+        for task in tasks:
+            if task.split:
+                console.say(f"{task.name}: {task.split}")
+            if task.seen:
+                count = f"{task.seen:,} of {len(task.parts[TEST]):,}"
+                console.warn(f"{task.name}: {count} test sentences are in the training part too")
+        side = TextSide.load(study.run.prep, "src")
+        vocabulary, _ = load_vocabularies(study.run.prep)
         sample = [sentence for task in tasks for sentence in task.sentences[:SAMPLE]]
         unknown = unknown_share(vocabulary.encode(side.encode(sentence)) for sentence in sample)
         study.warn_of_unknown({"probing sentences": unknown})
@@ -136,13 +146,13 @@ class Probing(PaperAnalysis[ProbingOptions, Probes]):
         def vectors_of(name: str) -> dict[str, Path]:
             reader = Reader(study, name, self.options.layer)
             files = {task.name: reader.file(study.folder / FEATURES, task) for task in tasks}
-            # The vectors may be those of an earlier call, which needs no weights.
+            # Without weights: vectors of an earlier call need none.
             model = build_untrained(study.run, study.run.system(name))
             for message in lacks(model, "probing sentences"):
                 study.warn(name, message)
             return files
 
-        nobody = "no system of this run has the states that are asked for"
+        nobody = "no system of this run has the requested states"
         hint = "leave --layer out, or train a system that has states of source positions"
         files = study.each(vectors_of, nobody, hint)
         return Probes(tasks, classify(tasks, files), list(files), folder)
@@ -200,20 +210,18 @@ class Probing(PaperAnalysis[ProbingOptions, Probes]):
         title = f"Accuracy of probing classifiers, in % ({result.folder})"
         return Table("probing", title, columns, rows, notes(result.tasks, self.options.layer))
 
-    def printed_too(self, result: Probes) -> Measured:
+    def printed_too(self, result: Probes) -> papers.Measured:
         numbers = {}
         for system in result.systems:
             estimates = result.accuracies(system)
             for category, tasks in result.by_category().items():
                 # A paper's mean is over all tasks of a category: a mean over fewer would differ.
                 if estimates.keys() >= {*CATEGORIES.get(category, ())}:
-                    mean = average([estimates[task.name] for task in tasks])
-                    estimates = estimates | {category: mean}
-            known = {key: e.value for key, e in estimates.items() if e.value is not None}
-            numbers[system] = known
+                    estimates[category] = average([estimates[task.name] for task in tasks])
+            numbers[system] = {k: e.value for k, e in estimates.items() if e.value is not None}
         probes, layer = self.options.probes or "demo", self.options.layer or "top"
         signature = f"{probes}, layer {layer}, standardised vectors, seed {SEED}"
-        return Measured(numbers, probes, {"": signature})
+        return papers.Measured(numbers, probes, {"": signature})
 
 
 def find_folder(run: Run, where: str) -> Path:
@@ -221,8 +229,8 @@ def find_folder(run: Run, where: str) -> Path:
 
     Args:
         where: a folder, senteval, or "" for the files of the run's corpus.
-    Raises: ConfigError if the corpus has no such files, or if SentEval's files are in another
-        language than the sources; DataError, EnvironmentProblem if SentEval cannot be fetched.
+    Raises: ConfigError if the corpus has no such files, or if the run does not translate from the
+        language of SentEval; DataError, EnvironmentProblem if SentEval cannot be fetched.
     """
     if where == SENTEVAL:
         if (language := run.manifest().src) != "en":
@@ -238,17 +246,6 @@ def find_folder(run: Run, where: str) -> Path:
         hint = f"--probes {SENTEVAL}, or --probes FOLDER with your probing files"
         raise ConfigError(message, where="--probes", hint=hint)
     return folder
-
-
-def read_task(name: str, paths: Sequence[Path]) -> Task:
-    """Return a task. Log how its files were split; warn if test sentences are in training too."""
-    task = read(name, paths, SEED)
-    if task.split:
-        console.say(f"{name}: {task.split}")
-    if task.seen:
-        count = f"{task.seen:,} of {len(task.parts[TEST]):,}"
-        console.warn(f"{name}: {count} test sentences are in the training part too")
-    return task
 
 
 def classify(
@@ -272,8 +269,8 @@ def classify(
     classifiers: dict[str, dict[str, Probed]] = {label: {} for label in series}
     progress = console.progress("classifiers", len(work))
     with workers.one_thread(torch.device("cpu")), progress as advance:
-        jobs = list(range(len(work)))
-        results = workers.mapped(lambda i: probe(*work[i][1:]), jobs, cores())
+        # Workers inherit the work; only its numbers are sent to them.
+        results = workers.mapped(lambda i: probe(*work[i][1:]), [*range(len(work))], cores())
         for (label, task, *_), result in zip(work, results, strict=True):
             classifiers[label][task.name] = result
             advance(1)
@@ -284,7 +281,6 @@ def probe(task: Task, path: Path, kind: str) -> Probed:
     """Train and test a classifier.
 
     Args:
-        task: the task, for its labels and parts.
         path: the file with the vectors of all sentences of the task.
         kind: STATES or EMBEDDINGS.
     """

@@ -42,7 +42,7 @@ has size 0 if the model has no source embeddings."""
 
 
 class NoStates(DataError, LeftOut):
-    """The encoder of a system does not have the requested states: an analysis leaves it out."""
+    """The encoder of a system does not have the requested states; an analysis leaves it out."""
 
 
 def encoder_states(model: Model, batch: Batch, layer: int) -> Tensor:
@@ -56,7 +56,14 @@ def encoder_states(model: Model, batch: Batch, layer: int) -> Tensor:
     """
     outputs = {}
     if layer:
-        block = _layer(model, layer)
+        stack = getattr(model, "encoder", None)
+        layers = list(stack) if isinstance(stack, nn.ModuleList) else []
+        if layer > len(layers):
+            known = (
+                f"its encoder has {len(layers)}" if layers else "its encoder has no separate layers"
+            )
+            raise NoStates(f"no layer {layer}: {known}")
+        block = layers[layer - 1]
         with block.register_forward_hook(lambda *values: outputs.update({STATES: values[-1]})):
             model.encode(batch)
     else:
@@ -69,18 +76,6 @@ def encoder_states(model: Model, batch: Batch, layer: int) -> Tensor:
         problem = f"its encoder returns no 'states' (B, S, D), but {', '.join(map(repr, outputs))}"
         raise NoStates(f"no states of source positions: {problem}")
     return states
-
-
-def _layer(model: Model, number: int) -> nn.Module:
-    """Return layer `number` of the encoder, counted from 1."""
-    stack = getattr(model, "encoder", None)
-    layers = list(stack) if isinstance(stack, nn.ModuleList) else []
-    if number <= len(layers):
-        return layers[number - 1]
-    problem = "its encoder has no separate layers"
-    if layers:
-        problem = f"its encoder has {len(layers)}"
-    raise NoStates(f"no layer {number}: {problem}")
 
 
 def by_length(lengths: Sequence[int]) -> list[list[int]]:
@@ -110,11 +105,11 @@ class Reader:
     @cached_property
     def key(self) -> str:
         """The hash of everything that the vectors depend on, except the sentences."""
-        run = self.study.run
-        config = run.find_system(self.name).read_config()
+        run, system = self.study.run, self.study.run.find_system(self.name)
+        config = system.read_config()
         inputs = {
             "nmtkit": nmtkit.__version__,
-            "weights": checkpoints.current(run.find_system(self.name)),
+            "weights": checkpoints.current(system),
             "layer": self.layer,
             "variant": config.variant,
             "model": config.model,
@@ -134,19 +129,12 @@ class Reader:
         """The source embeddings."""
         return word_tables(self.model)[0]
 
-    def _pieces(self, sentences: Sequence[str]) -> list[tuple[int, list[int]]]:
-        """Return (sentence index, ids with </s>) of each piece; long sentences have several."""
-        prep = self.study.run.prep
-        side, vocabulary = TextSide.load(prep, "src"), load_vocabularies(prep)[0]
-        return [
-            (row, vocabulary.encode(piece))
-            for row, line in enumerate(sentences)
-            for piece in cut(side.encode(line), self.max_source, side.splitter)
-        ]
-
     def _sums(self, ids: list[list[int]]) -> NDArray[np.float32]:
         """Return (B, D + E + 1): the sums of states and of embeddings over the real positions, and
         the number of real positions.
+
+        Args:
+            ids: the ids of each piece, </s> last.
         """
         with torch.inference_mode():
             batch = source_batch(ids, self.study.device)
@@ -159,37 +147,41 @@ class Reader:
             return torch.cat(sums, 1).cpu().numpy()  # type: ignore[no-any-return]
 
     def vectors(self, sentences: Sequence[str]) -> Vectors:
-        """Return each sentence's means over all positions of all its pieces, </s> included.
+        """Return each sentence's means over all positions, </s> included. A long sentence is cut
+        into pieces, whose positions are added up.
 
         Raises: NoStates, as `encoder_states`.
         """
-        with workers.one_thread(self.study.device):
-            sums = self._sentence_sums(sentences)
+        prep = self.study.run.prep
+        side, vocabulary = TextSide.load(prep, "src"), load_vocabularies(prep)[0]
+        rows, pieces = [], []  # the sentence and the ids of each piece
+        for row, line in enumerate(sentences):
+            for piece in cut(side.encode(line), self.max_source, side.splitter):
+                rows.append(row)
+                pieces.append(vocabulary.encode(piece))
+        batches = by_length([*map(len, pieces)])
+        work = [[pieces[i] for i in batch] for batch in batches]
+        jobs = cores() if self.study.device.type == "cpu" else 1
+        progress = console.progress(f"{self.name}: sentences", len(pieces))
+        with workers.one_thread(self.study.device), progress as advance:
+            columns = self._sums([[UNK] * 4 + [EOS], [EOS]]).shape[1]
+            sums = np.zeros((len(sentences), columns), dtype=np.float32)
+            results = workers.mapped(self._sums, work, jobs)
+            for batch, values in zip(batches, results, strict=True):
+                np.add.at(sums, [rows[i] for i in batch], values)
+                advance(len(batch))
         embedding_size = 0 if self.table is None else self.table.size(1)
-        state_size = sums.shape[1] - embedding_size - 1
-        fields = [(STATES, "<f4", (state_size,)), (EMBEDDINGS, "<f4", (embedding_size,))]
+        fields = [(STATES, "<f4", (columns - embedding_size - 1,))]
+        fields.append((EMBEDDINGS, "<f4", (embedding_size,)))
         return (sums[:, :-1] / sums[:, -1:]).view(fields)[:, 0]
 
-    def _sentence_sums(self, sentences: Sequence[str]) -> NDArray[np.float32]:
-        """Return `_sums` of each sentence, added up over its pieces."""
-        columns = self._sums([[UNK] * 4 + [EOS], [EOS]]).shape[1]
-        sums = np.zeros((len(sentences), columns), dtype=np.float32)
-        pieces = self._pieces(sentences)
-        batches = by_length([len(ids) for _, ids in pieces])
-        work = [[pieces[i][1] for i in batch] for batch in batches]
-        jobs = cores() if self.study.device.type == "cpu" else 1
-        results = workers.mapped(self._sums, work, jobs)
-        with console.progress(f"{self.name}: sentences", len(pieces)) as advance:
-            for batch, values in zip(batches, results, strict=True):
-                np.add.at(sums, [pieces[i][0] for i in batch], values)
-                advance(len(batch))
-        return sums
-
     def file(self, folder: Path, task: Task) -> Path:
-        """Return the file with the vectors of a task's sentences; compute them if it is missing.
+        """Return the file with the vectors of a task's sentences; write it if it is missing.
+
+        Outdated vectors of the same sentences are removed.
 
         Args:
-            folder: the folder of all systems. Outdated vectors of the same sentences are removed.
+            folder: the folder of all systems.
         """
         prefix = f"{task.name}.{task.digest[:16]}.layer{self.layer}."
         path = folder / self.name / f"{prefix}{self.key[:16]}.npy"
@@ -202,6 +194,6 @@ class Reader:
 
 
 def load(path: Path) -> Vectors:
-    """Return vectors as a memory map, so only the parts in use are read."""
+    """Return vectors as a memory map, so that only the parts in use are read."""
     vectors: Vectors = np.load(path, mmap_mode="r", allow_pickle=False)
     return vectors

@@ -1,7 +1,8 @@
-"""Speed of several systems: timed in turn in one process, kept from an earlier call, or logged.
+"""Speed of several systems: timed in turn, kept from an earlier call, or read from the logs.
 
-Other load on the machine then slows all systems alike. No sentence of a timed search may end before
-a common length, or a system that writes more would seem slower.
+Systems are timed in turn in one process, so that other load on the machine slows all of them alike.
+Every sentence of a timed search gets the same length; otherwise a system that writes more would
+seem slower.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import itertools
 import operator
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -45,7 +46,7 @@ from nmtkit.translate.beam import search
 UPDATES, SENTENCES = 3, 48
 """The work of each system in a round: updates, and sentences of one search."""
 LEAST, MOST, SECONDS = 7, 25, 120.0
-"""The number of rounds is what fits into SECONDS, at least LEAST and at most MOST."""
+"""As many rounds are timed as fit into SECONDS, at least LEAST and at most MOST."""
 SEED = 1
 
 
@@ -56,23 +57,23 @@ class Timing:
     Attributes:
         train_tokens_per_s, decode_tokens_per_s: target tokens a second.
         updates_per_s: updates a second.
-        train_ratio, decode_ratio: time relative to the baseline's: median and middle 95 % of the
-            ratios of the rounds.
-        rounds: timed rounds; 0: the speeds are from the logs.
-        device: where it was timed, precision included.
+        train_ratio, decode_ratio: time divided by the baseline's time: median and middle 95 % of
+            the ratios of the rounds.
+        rounds: timed rounds; 0 = the speeds are from the logs.
+        device: the device and its precision.
     """
 
     train_tokens_per_s: float | None
     updates_per_s: float | None
     decode_tokens_per_s: float | None
-    train_ratio: Estimate
-    decode_ratio: Estimate
+    train_ratio: Estimate = Estimate(None)
+    decode_ratio: Estimate = Estimate(None)
     rounds: int = 0
     device: str = ""
 
 
 class Endless(Model):
-    """A model whose sentences never end."""
+    """A model that never writes </s>."""
 
     def __init__(self, model: Model) -> None:
         super().__init__(model.settings, model.vocabularies)
@@ -97,25 +98,24 @@ class Endless(Model):
 
 
 class Bench:
-    """The models of a study, and the work that each of them does in a round.
+    """The models of a study, and the work that each model does in a round.
 
     Args:
-        study: batches, precision and search settings are those of its first system.
+        study: its first system gives batches, precision and search settings.
         steps: target tokens of every decoded sentence.
     """
 
     def __init__(self, study: Study, steps: int) -> None:
         first = study.run.system(study.systems[0])
-        config, self.training = first.read_config(), first.training()
-        settings = first.searching()
+        config, training, settings = first.read_config(), first.training(), first.searching()
         limits = {"max_length_a": 0.0, "max_length_b": steps, "nbest": 1}
         self.search = settings.model_copy(update=limits)
         wanted = settings.precision if study.device.type == "cpu" else "float32"
         width = common_width(config.preset, config.model)
         decoding = hardware.choose(precision=wanted, width=width).precision
-        # Last, since it sets how float32 is multiplied.
-        machine = hardware.choose("auto", self.training.precision, width, self.training.matmul)
-        self.device, self.autocast = study.device, autocast_arguments(machine)
+        # The last choice, because it sets how float32 is multiplied.
+        machine = hardware.choose("auto", training.precision, width, training.matmul)
+        self.device, autocast = study.device, autocast_arguments(machine)
         self.models = {name: study.model(name, decoding) for name in study.systems}
         if not rounds([*self.models.values()], decoding):
             decoding = "float32"
@@ -128,14 +128,14 @@ class Bench:
         self.pairs = Store(study.run.prep / "train")
         self.gradients = {
             name: Gradients(
-                model, self.pairs, study.run.system(name).training(), self.autocast, TrainState()
+                model, self.pairs, study.run.system(name).training(), autocast, TrainState()
             )
             for name, model in self.models.items()
         }
-        self.updates = Updates(self.pairs, self.training)
+        self.updates = Updates(self.pairs, training)
 
     def round(self, number: int, advance: console.Advance) -> tuple[int, Floats]:
-        """Do the work of a round: the same new batches for every system, as training has new ones.
+        """Do the work of a round. All systems get the same batches; every round has new batches.
 
         Returns: target tokens of the updates; seconds of updates and search, (systems, 2).
         """
@@ -143,11 +143,12 @@ class Bench:
         drawn = [self.updates.next() for _ in range(UPDATES)]
         seconds = np.empty((len(self.models), 2))
         for i, (name, model) in list(enumerate(self.models.items()))[:: 1 if number % 2 else -1]:
-            model.train()  # it may read another context than in evaluation
+            model.train()  # a model may read other contexts in training than in evaluation
             gradients = self.gradients[name]
             shares = [(update, gradients.share(update, make=True)) for update in drawn]
             updates = partial(self._update, gradients, shares, first)
-            for _ in range(2 if gradients.graphs else 0):  # graphs are recorded the second time
+            if gradients.graphs:  # CUDA graphs are recorded in the second run
+                updates()
                 updates()
             decoding = partial(self._decode, self.endless[name], self.sources[name])
             seconds[i] = self._seconds(updates), self._seconds(decoding)
@@ -155,16 +156,16 @@ class Bench:
                 message = f"too little memory for an update of '{name}'"
                 hint = "measure on a machine with more memory"
                 raise EnvironmentProblem(message, where="--measure", hint=hint)
-            if gradients.graphs:  # the graphs of a search serve the next round
+            if gradients.graphs:  # only the graphs of a search serve the next round
                 gradients.graphs.clear()
             advance(1)
-        rows = itertools.chain.from_iterable(drawn)
-        return sum(int(self.pairs.lengths(of_batch)[1].sum()) for of_batch in rows), seconds
+        batches = itertools.chain.from_iterable(drawn)
+        return sum(int(self.pairs.lengths(rows)[1].sum()) for rows in batches), seconds
 
     def _update(
         self, gradients: Gradients, shares: Sequence[tuple[list[Ids], Share]], first: int
     ) -> None:
-        """Compute forward and backward as training does, without the optimiser's step."""
+        """Compute forward and backward passes as training does, without the optimiser's step."""
         for step, (update, share) in enumerate(shares, first):
             gradients.compute(update, step, 1.0, share)
             gradients.model.zero_grad(set_to_none=True)
@@ -188,12 +189,12 @@ class Bench:
 def measure_speed(study: Study, steps: int, rounds: int = 0) -> dict[str, Timing]:
     """Time updates (forward, loss, backward) and beam search of every system, in turn.
 
+    Updates take batches of the training set; sentences of the study's set are decoded.
+
     Args:
-        study: systems with checkpoints, the baseline of the ratios first; sentences of its set are
-            decoded, updates take batches of the training set.
+        study: systems with checkpoints; ratios are to the first.
         steps: target tokens of every decoded sentence.
-        rounds: timed rounds; 0 = as many as the time of the first, untimed round allows.
-    Returns: system -> timing.
+        rounds: timed rounds; 0 = as many as the time of an untimed round allows.
     Raises: CheckpointError, DataError if a system cannot be loaded.
     """
     bench = Bench(study, steps)
@@ -222,7 +223,7 @@ def measure_speed(study: Study, steps: int, rounds: int = 0) -> dict[str, Timing
 
 
 def _sources(study: Study, name: str, model: Model) -> Batch:
-    """Return some sentences of the set, with all that a system reads with them."""
+    """Return SENTENCES sentences of the set, with the contexts and spans that a system reads."""
     store = study.store
     if model.reads_spans and store.spans is None:
         without = f"'{name}' reads parses, but {study.set_name} has none"
@@ -232,19 +233,15 @@ def _sources(study: Study, name: str, model: Model) -> Batch:
     return collate(store, np.array(by_length), study.device, model.context_rule)
 
 
-Speeds = tuple[float | None, float | None, float | None]
-"""Target tokens/s and updates/s of training, and target tokens/s of decoding, if known."""
-
-
 class CostFacts(BaseModel):
     """The facts of a finding of `cost`.
 
     Attributes:
         baseline: the first system.
         src_length, tgt_length: of the counted sentences.
-        contexts, spans: of the systems that read some.
-        set: the set that decoding speeds are of.
-        measured: speeds that were measured in turn; empty if speeds are from the logs.
+        contexts, spans: see `Count`; only systems that read some.
+        set: the set whose sentences are decoded.
+        measured: system -> timing; empty if the speeds are from the logs.
     """
 
     baseline: str
@@ -262,10 +259,7 @@ def relative(value: float | None, baseline: float | None) -> float | None:
 
 
 def stored_speeds(study: Study) -> dict[str, Timing]:
-    """Return the speeds that an earlier --measure timed, if baseline, set and systems are the same.
-
-    Returns: system -> timing; {} without such timings.
-    """
+    """Return the timings of an earlier --measure; {} if baseline, set or systems changed."""
     earlier = stored(study.folder)
     if earlier is None:
         return {}
@@ -292,33 +286,37 @@ def stored_speeds(study: Study) -> dict[str, Timing]:
 
 
 def processor_of(hardware: Mapping[str, object]) -> tuple[object, object]:
-    """Return the name of a processor and the number type of its products; only times on equal ones
-    compare.
+    """Return the name of a processor and its number type. Times compare only if both are equal.
 
     Args:
-        hardware: of a system's config.toml, or of a translation's meta.json.
+        hardware: the record in config.toml of a system, or in meta.json of a translation.
     """
     return hardware.get("name"), hardware.get("precision")
 
 
 def logged_speeds(study: Study) -> dict[str, Timing]:
-    """Return the speeds that training and translation logged: system -> timing without interval,
-    and without a ratio to a baseline of another processor, number type, or search.
+    """Return the speeds that training and translation logged, without intervals.
+
+    A ratio is left out if the baseline had another processor, number type or search.
     """
     logs = {name: logged(study.run.system(name), study.set_name) for name in study.systems}
-    base, of_base = logs[study.systems[0]]
+    base, *of_base = logs[study.systems[0]]
     timings = {}
-    for name, (speeds, conditions) in logs.items():
+    for name, (speed, *conditions) in logs.items():
         trained, translated = map(operator.eq, conditions, of_base)
-        train_ratio = Estimate(relative(base[0], speeds[0]) if trained else None)
-        decode_ratio = Estimate(relative(base[2], speeds[2]) if translated else None)
-        timings[name] = Timing(*speeds, train_ratio, decode_ratio)
+        train = relative(base.train_tokens_per_s, speed.train_tokens_per_s)
+        decode = relative(base.decode_tokens_per_s, speed.decode_tokens_per_s)
+        timings[name] = replace(
+            speed,
+            train_ratio=Estimate(train if trained else None),
+            decode_ratio=Estimate(decode if translated else None),
+        )
     return timings
 
 
-def logged(system: System, set_name: str) -> tuple[Speeds, list[tuple[object, ...]]]:
-    """Return the logged speeds of a system, and under which conditions it was trained and its
-    translation was made: processors (`processor_of`), worker processes and search.
+def logged(system: System, set_name: str) -> tuple[Timing, object, object]:
+    """Return the logged speeds of a system and two conditions: the processor of its training, and
+    the processor, worker processes and search settings of its translation.
 
     Raises: DataError for a damaged metrics.jsonl or meta.json.
     """
@@ -326,7 +324,7 @@ def logged(system: System, set_name: str) -> tuple[Speeds, list[tuple[object, ..
     tokens, updates = read(system.metrics).speed(hardware.get("device") == "cpu")
     speed = translation.speed.tokens_per_second if translation.speed else None
     search = complete(SearchSettings, translation.settings)
-    for key in ("nbest", "average", "precision"):  # cost no time, or are those of the processor
+    for key in ("nbest", "average", "precision"):  # cost no time, or belong to the processor
         search.pop(key)
     searched = *processor_of(translation.hardware), translation.hardware.get("jobs"), search
-    return (tokens, updates, speed), [processor_of(hardware), searched]
+    return Timing(tokens, updates, speed), processor_of(hardware), searched

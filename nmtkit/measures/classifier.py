@@ -1,8 +1,8 @@
-"""A classifier on fixed vectors: two layers, trained until a development set gains no more.
+"""A classifier on fixed vectors: two layers, trained until the accuracy on dev stops rising.
 
-Gradients are written out, and weights lie side by side in one vector: a step on 64 vectors is some
-twenty small operations. Automatic differentiation and an optimiser that goes through four tensors
-would make a hundred.
+Gradients are written out, and all weights are one vector, so that a step on 64 vectors takes about
+20 small operations. Automatic differentiation and an optimiser over four tensors would take about
+100.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor
 
 RATE, BATCH, PENALTY, EPOCHS = 2.5e-4, 64, 1e-4, 100
 PATIENCE = 5
-"""Training ends after this many epochs without a better accuracy on dev (the paper is silent)."""
+"""Training ends after this many epochs without a better accuracy on dev (our choice)."""
 DECAY, TINY = 0.99, 1e-8
 """The decay and epsilon of RMSprop: torch's defaults."""
 
@@ -33,9 +33,9 @@ class Fitted:
     """The result of a training.
 
     Attributes:
-        predicted: class of each test example (N).
+        predicted: (N) the class of each test example.
         dev: accuracy on dev of the best epoch, 0..1.
-        best_epoch, epochs: the epoch whose weights predict; epochs in all.
+        best_epoch: the epoch whose weights predict; epochs: the number of epochs.
     """
 
     predicted: Tensor
@@ -76,29 +76,26 @@ class Classifier:
     def train(self, examples: Examples, generator: torch.Generator) -> None:
         """Update the weights with each example once, in random order."""
         order = torch.randperm(len(examples.y), generator=generator)
-        # All are reordered at once, so that batches are slices.
+        # Examples are reordered once, so that batches are slices.
         x, y = examples.x[order], examples.y[order].unsqueeze(1)
         for batch in zip(torch.split(x, BATCH), torch.split(y, BATCH), strict=True):
             self.step(*batch)
 
     def step(self, x: Tensor, y: Tensor) -> None:
         """Update the weights with at most BATCH examples: x (B, D), y (B, 1)."""
-        self._backward(x, y)
-        self.squares.mul_(DECAY).addcmul_(self.gradients, self.gradients, value=1 - DECAY)
-        self.values.addcdiv_(self.gradients, self.squares.sqrt().add_(TINY), value=-RATE)
-
-    def _backward(self, x: Tensor, y: Tensor) -> None:
-        """Set the gradients of the mean loss of some examples."""
         w1, b1, w2, b2 = self._weights
         of_w1, of_b1, of_w2, of_b2 = self._slopes
         h = torch.addmm(b1, x, w1).relu_()
-        error = torch.addmm(b2, h, w2).softmax(1)  # minus the one-hot target, over B
+        error = torch.addmm(b2, h, w2).softmax(1)  # then minus the one-hot target, divided by B
         error.scatter_add_(1, y, self._minus_one[: len(y)]).div_(len(y))
         torch.mm(h.t(), error, out=of_w2)
         torch.sum(error, 0, out=of_b2)
         back = torch.mm(error, w2.t()).mul_(h > 0)
         torch.addmm(w1, x.t(), back, beta=2 * PENALTY, out=of_w1)
         torch.sum(back, 0, out=of_b1)
+        # RMSprop.
+        self.squares.mul_(DECAY).addcmul_(self.gradients, self.gradients, value=1 - DECAY)
+        self.values.addcdiv_(self.gradients, self.squares.sqrt().add_(TINY), value=-RATE)
 
 
 def _views(flat: Tensor, shapes: Sequence[Sequence[int]]) -> list[Tensor]:
@@ -114,10 +111,10 @@ def fit(train: Examples, dev: Examples, test_x: Tensor, classes: int, seed: int)
 
     Args:
         train, dev: examples.
-        test_x: (N, D).
-        classes: C.
-        seed: of the first weights and of the order of examples in each epoch.
-    Source: Ampomah et al. 2021, §7.1; activation, hidden width, patience and first weights are
+        test_x: (N, D) vectors of the test examples.
+        classes: the number of classes.
+        seed: the seed of the initial weights and of the order of examples in each epoch.
+    Source: Ampomah et al. 2021, §7.1; activation, hidden width, patience and initial weights are
         not stated there.
     """
     generator = torch.Generator().manual_seed(seed)
@@ -136,13 +133,13 @@ def fit(train: Examples, dev: Examples, test_x: Tensor, classes: int, seed: int)
 
 
 def standardised(parts: list[Tensor]) -> list[Tensor]:
-    """Scale vectors in place to mean 0 and variance 1 over the first part.
+    """Scale vectors in place to mean 0 and variance 1 over the first part, and return the parts.
 
-    Learning rate and penalty then mean the same for all systems.
+    Learning rate and penalty then mean the same for all systems. A dimension that does not vary in
+    the first part becomes 0.
 
     Args:
-        parts: (N_i, D); a number that does not vary in the first part becomes 0 there.
-    Returns: the parts.
+        parts: (N_i, D).
     """
     first = parts[0].double()
     mean, spread = first.mean(0), first.std(0, correction=0)

@@ -1,10 +1,10 @@
 """Parameters and multiply-accumulates of any model, counted while it encodes and decodes.
 
-torch's FLOP counter sees every matrix product, batched product, convolution and fused attention
-that is executed (2 FLOPs a multiply-accumulate). It does not see element-wise work: softmax, layer
-norm, activations, gates, dropout, embedding look-ups. It has no formula for matrix-vector products:
-this file adds it. The counter has no formula for the fused kernels of attention, of torch's encoder
-layers and of oneDNN's LSTM either: these kernels are off while it counts.
+torch's FLOP counter counts every matrix product, batched product, convolution and fused attention
+that is executed (2 FLOPs per multiply-accumulate). It does not count element-wise work: softmax,
+layer norm, activations, gates, dropout, embedding look-ups. This file adds the missing formula for
+matrix-vector products. There is no formula for the fused kernels of attention, of torch's encoder
+layers and of oneDNN's LSTM, so these kernels are off during the count.
 """
 
 from __future__ import annotations
@@ -35,19 +35,16 @@ def _matrix_vector(*sizes: Any, **_: Any) -> int:
     return 2 * int(sizes[-2].numel())
 
 
-_FORMULAS = {
-    torch.ops.aten.mv: _matrix_vector,
-    torch.ops.aten.addmv: _matrix_vector,
-}
+_FORMULAS = {torch.ops.aten.mv: _matrix_vector, torch.ops.aten.addmv: _matrix_vector}
 
 
 @dataclass(frozen=True)
 class Parameters:
-    """Trainable numbers of a model, tied ones once.
+    """The number of parameters of a model; tied parameters count once.
 
     Attributes:
-        total: all.
-        embeddings: those whose size depends on a vocabulary (embeddings, output layer).
+        total: all parameters.
+        embeddings: parameters whose shape depends on a vocabulary (embeddings, output layer).
     """
 
     total: int
@@ -66,8 +63,8 @@ class Macs:
     Attributes:
         src_length, tgt_length: tokens of source and target, </s> included.
         train: forward and backward, per target token.
-        encode: reading the source, per source token.
-        step: one decoding step of one hypothesis with state, output layer included; the mean over
+        encode: encoding the source, per source token.
+        step: one decoding step of one hypothesis with state, with the output layer; the mean over
             the steps of a sentence.
     """
 
@@ -83,18 +80,18 @@ class Macs:
 
 
 def count_parameters(model: Model) -> Parameters:
-    """Return the number of parameters, and of those whose size depends on a vocabulary: a second
-    model with larger vocabularies shows which.
+    """Return the number of parameters. A second model with larger vocabularies shows which of them
+    depend on a vocabulary.
     """
     parameters, sizes = dict(model.named_parameters()), model.vocabularies
     larger = Vocabularies(2 * sizes.src, 2 * sizes.tgt, sizes.shared)
     try:
-        with torch.device("meta"):  # shapes alone, no memory
+        with torch.device("meta"):  # shapes only, without memory
             second = type(model)(model.settings, larger)
             second.initialise()
         of_larger = {name: p.shape for name, p in second.named_parameters()}
         depend = {name for name, p in parameters.items() if p.shape != of_larger.get(name, p.shape)}
-    except Exception:  # a class of the user's own may need numbers, or vectors of these words
+    except Exception:  # the user's own class may need real tensors, or just these vocabularies
         known = {sizes.src, sizes.tgt}
         depend = {name for name, p in parameters.items() if p.dim() and p.size(0) in known}
     counts = {name: p.numel() for name, p in parameters.items()}
@@ -104,22 +101,22 @@ def count_parameters(model: Model) -> Parameters:
 def count_macs(
     model: Model, src_length: int, tgt_length: int, contexts: float = 0.0, spans: Sequence[int] = ()
 ) -> Macs:
-    """Return the multiply-accumulates of a model, which is run for this.
+    """Run a model and return its multiply-accumulates.
 
     Args:
-        model: on the CPU; it gets no gradients, and is in evaluation mode afterwards.
+        model: on the CPU. Afterwards it is in evaluation mode and has no gradients.
         src_length, tgt_length: tokens of the sentences, </s> included.
-        contexts: context sentences of a sentence, for a model that reads context; each has
-            src_length tokens, and no two sentences share one. The count is linear between none
-            and as many as the model takes.
-        spans: tokens of each part of the source, for a model that reads parses; empty: not known.
+        contexts: context sentences per sentence, for a model that reads context. Each has
+            src_length tokens, and no two sentences share one. The count is interpolated between no
+            context and the maximum number of context sentences.
+        spans: tokens of each part of the source, for a model that reads parses; empty = unknown.
     """
     batch = recording.made_up((src_length, tgt_length), torch.device("cpu"), _ROWS)
     batch = replace(batch, spans=torch.tensor([spans] * _ROWS) if spans else None)
     counts = _counts(model, batch)
     if model.context_rule is not None and contexts:
         assert batch.tgt_out is not None
-        # As many contexts as the model takes, each as long as the pair.
+        # The maximum number of contexts, each as long as the pair.
         size, src, tgt = model.context_rule.size, batch.src[0].numpy(), batch.tgt_out[0].numpy()
         numbers = np.arange(_ROWS * size).reshape(_ROWS, size).tolist()
         read = collate_contexts(numbers, lambda _: src, model.context_rule, targets=lambda _: tgt)
@@ -130,11 +127,12 @@ def count_macs(
 
 
 def _counts(model: Model, batch: Batch) -> Any:
-    """Return the multiply-accumulates (3) of an update, of encoding, of decoding by steps."""
+    """Return the multiply-accumulates (3) of an update, of encoding, and of decoding by steps."""
     model.train()
     seed_dropout(0, 0, 0)
     train = _macs(lambda: _update(model, batch))
-    # In a capture no backward pass computes a product again, but attention to windows reads all.
+    # During a capture the backward pass computes no product again, but attention to windows reads
+    # all positions. So the smaller count is right.
     with capture():
         train = min(train, _macs(lambda: _update(model, batch)))
     model.zero_grad(set_to_none=True)
@@ -142,13 +140,13 @@ def _counts(model: Model, batch: Batch) -> Any:
     with torch.no_grad():
         encode = _macs(lambda: model.encode(batch))
         memory = model.encode(batch)
-        with capture():  # attention of a single query is then computed as plain products
+        with capture():  # during a capture attention of a single query is a plain product
             step = _macs(lambda: _steps(model, memory, batch))
     return np.array([train, encode, step], dtype=np.float64)
 
 
 def _update(model: Model, batch: Batch) -> None:
-    """Compute forward and backward at every target position; the loss itself has no products."""
+    """Compute forward and backward passes at every target position; the loss has no products."""
     hidden = target_states(model, batch)
     logits = model.logits(hidden)
     torch.autograd.backward(logits, torch.ones_like(logits))
@@ -174,7 +172,7 @@ def _macs(work: Callable[[], Any]) -> int:
 def _plain_kernels() -> Iterator[None]:
     """Compute with products that are counted, without fused kernels."""
     onednn, mha = torch.backends.mkldnn.enabled, torch.backends.mha.get_fastpath_enabled()
-    # `mkldnn.flags` would set TF32, too, of which a CPU's torch warns.
+    # `mkldnn.flags` would also set TF32, and torch on a CPU warns about that.
     torch.backends.mkldnn.enabled = False  # type: ignore[assignment]
     torch.backends.mha.set_fastpath_enabled(False)
     try:

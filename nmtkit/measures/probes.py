@@ -1,8 +1,9 @@
-"""Probing tasks: labelled sentences in three parts (tr, va, te), in SentEval's or X-Probe's form.
+"""Probing tasks: labelled sentences in three parts (tr, va, te), in the format of SentEval or of
+X-Probe.
 
-SentEval: FOLDER/TASK.txt of lines `tr|va|te TAB label TAB sentence`. X-Probe:
-FOLDER/TASK/{tr,va,te}.txt of lines `sentence TAB label`. Files may be compressed. Quotes are text
-and do not balance, so lines are split at tabs and nothing else.
+SentEval has FOLDER/TASK.txt with lines `tr|va|te TAB label TAB sentence`. X-Probe has
+FOLDER/TASK/{tr,va,te}.txt with lines `sentence TAB label`. Files can be compressed. Lines are split
+at tabs only, because quotes are text and do not balance.
 """
 
 from __future__ import annotations
@@ -37,11 +38,11 @@ LAYOUTS = (
     "lines 'sentence TAB label'"
 )
 FOLDS = 10
-"""A missing part is one in FOLDS sentences of each label of another part."""
+"""A missing part is made of one in FOLDS sentences of each label of another part."""
 
 
 class Line(NamedTuple):
-    """One line of a file of probes."""
+    """One line of a probing file."""
 
     part: str
     label: str
@@ -60,11 +61,11 @@ class Task:
     """One task.
 
     Attributes:
-        name: its name.
-        sentences, labels: (N), of all its files.
-        parts: part -> its rows.
+        name: the name of the task.
+        sentences, labels: (N) the lines of all its files.
+        parts: part -> indices of its sentences.
         digest: SHA-256 over its files.
-        split: which file was split into parts; "" if the files tell the parts.
+        split: which file was split into parts; "" if the files have all parts.
     """
 
     name: str
@@ -87,30 +88,36 @@ class Task:
 
     @property
     def seen(self) -> int:
-        """The number of test sentences that the training part has too."""
+        """The number of test sentences that are also in the training part."""
         known = {self.sentences[row] for row in self.parts[TRAIN]}
         return sum(self.sentences[row] in known for row in self.parts[TEST])
 
 
 def find(folder: Path) -> dict[str, list[Path]]:
-    """Return the tasks in a folder, in the order of CATEGORIES: name -> its files.
+    """Return the tasks in a folder, in the order of CATEGORIES: name -> files.
 
     Args:
-        folder: of tasks, or the folder of one task's parts.
-    Raises: DataError if it is missing, has no task, or has two tasks of one name.
+        folder: a folder of tasks, or the folder of one task in the format of X-Probe.
+    Raises: DataError if the folder is missing, has no task, or has two tasks with one name.
     """
     if not folder.is_dir():
-        problem = f"no such folder of probing files: {folder}"
-        if folder.exists():
-            problem = f"{folder} is a file; probing files come as a folder"
-        raise DataError(problem, where="--probes", hint="a folder, or senteval")
+        message = f"no such folder of probing files: {folder}"
+        raise DataError(message, where="--probes", hint="a folder, or senteval")
     if parts := _part_files(folder):
         return {folder.name: parts}
     tasks: dict[str, list[Path]] = {}
     for path in sorted(folder.iterdir()):
-        if not (paths := _task_files(path)):
+        name, paths = path.name, []
+        if path.is_dir():
+            paths = _part_files(path)
+        elif path.is_file() and path.name.endswith(SUFFIXES):
+            name = _stem(path)
+            if "\t" in next(files.text_lines(path), "\t"):  # an empty file is an error of `read`
+                paths = [path]
+            else:
+                console.warn(f"{path} is not a probing file (no tab in its first line): skipped")
+        if not paths:
             continue
-        name = path.name if path.is_dir() else _stem(path)
         if name in tasks:
             message = f"two probing tasks have the same name before the first dot: '{name}'"
             raise DataError(message, where=folder, hint="rename one of them")
@@ -121,22 +128,10 @@ def find(folder: Path) -> dict[str, list[Path]]:
     return {name: tasks[name] for name in (*order, *tasks)}
 
 
-def _task_files(path: Path) -> list[Path]:
-    """Return the files of the task that a path in a folder of tasks holds; [] if it is none."""
-    if path.is_dir():
-        return _part_files(path)
-    if not path.name.endswith(SUFFIXES) or not path.is_file():
-        return []
-    if "\t" in next(files.text_lines(path), "\t"):  # an empty file is an error of `read`
-        return [path]
-    console.warn(f"{path} is no probing file (no tab in its first line): skipped")
-    return []
-
-
 def _part_files(folder: Path) -> list[Path]:
-    """Return the files of tr, va and te, those that exist."""
-    paths = ([folder / f"{part}{suffix}" for suffix in SUFFIXES] for part in PARTS)
-    return [path for path in (next(filter(Path.is_file, row), None) for row in paths) if path]
+    """Return the existing files of tr, va and te."""
+    files_of = ([folder / f"{part}{suffix}" for suffix in SUFFIXES] for part in PARTS)
+    return [path for paths in files_of for path in [*filter(Path.is_file, paths)][:1]]
 
 
 def _stem(path: Path) -> str:
@@ -144,9 +139,11 @@ def _stem(path: Path) -> str:
 
 
 def select(tasks: Mapping[str, list[Path]], names: str) -> dict[str, list[Path]]:
-    """Return the tasks of a list with commas; all for "".
+    """Return some of the tasks.
 
-    Raises: ConfigError naming the nearest task of an unknown one.
+    Args:
+        names: names separated by commas; "" = all.
+    Raises: ConfigError for an unknown name, with the nearest known one.
     """
     wanted = [name.strip() for name in names.split(",") if name.strip()]
     for name in wanted:
@@ -158,20 +155,20 @@ def read(name: str, paths: Sequence[Path], seed: int = 1) -> Task:
     """Return a task.
 
     Args:
-        name: of the task.
-        paths: its file in SentEval's form, or the files of its parts in X-Probe's.
-        seed: of the split if a part is missing.
-    Raises: DataError for a line in another form, a part without sentences, a label that the
+        name: the name of the task.
+        paths: one file in the format of SentEval, or the files of the parts in that of X-Probe.
+        seed: the seed of the split if a part is missing.
+    Raises: DataError for a line in another format, a part without sentences, or a label that the
         training part does not have.
     """
-    lines = []
+    lines: list[Line] = []
     texts = []
     for path in paths:
-        part_lines = _lines(path)
-        text = [(line.sentence, line.label) for line in part_lines]
+        of_file = _lines(path)
+        text = [(line.sentence, line.label) for line in of_file]
         if text not in texts:  # X-Probe's tree depth has the same sentences in two files
             texts.append(text)
-            lines += part_lines
+            lines += of_file
     sentences, labels = [line.sentence for line in lines], [line.label for line in lines]
     parts = {part: np.flatnonzero([line.part == part for line in lines]) for part in PARTS}
     checksum = files.text_sha256("".join(map(files.sha256, paths)))
@@ -183,7 +180,7 @@ def read(name: str, paths: Sequence[Path], seed: int = 1) -> Task:
 
 
 def _lines(path: Path) -> list[Line]:
-    """Return the lines of a file; the name of a file in X-Probe's form is its part."""
+    """Return the lines of a file. In the format of X-Probe the name of the file is the part."""
     part, lines = _stem(path), []
     width = 2 if part in PARTS else 3
     for number, text in enumerate(files.text_lines(path), 1):
@@ -207,33 +204,24 @@ def _lines(path: Path) -> list[Line]:
 
 
 def _split(task: Task, first: Line, seed: int) -> Task:
-    """Return a task whose missing parts, and training part, are of its first file."""
+    """Return a task whose first file is split into the training part and the missing parts."""
     rows = task.parts[first.part]
     held = [part for part in (DEV, TEST) if part == first.part or not len(task.parts[part])]
-    folds = _folds([task.labels[row] for row in rows], seed)
+    # A random number below FOLDS for each sentence, evenly spread over each label.
+    labels = np.array([task.labels[row] for row in rows], dtype=object)
+    folds = np.zeros(len(rows), dtype=np.int64)
+    draw = np.random.Generator(np.random.PCG64(seed))
+    for label in sorted(set(labels)):
+        of_label = draw.permutation(np.flatnonzero(labels == label))
+        folds[of_label] = FOLDS - 1 - np.arange(len(of_label)) % FOLDS
     parts = {part: rows[folds == i] for i, part in enumerate(held)}
     parts[TRAIN] = rows[folds >= len(held)]
     split = f"{first.path.name} split into {', '.join([TRAIN, *held])}"
     return replace(task, parts=task.parts | parts, split=split)
 
 
-def _folds(labels: Sequence[str], seed: int) -> Ints:
-    """Return a random number below FOLDS for each sentence, evenly spread over each label."""
-    folds = np.zeros(len(labels), dtype=np.int64)
-    rows_of: dict[str, list[int]] = {}
-    for row, label in enumerate(labels):
-        rows_of.setdefault(label, []).append(row)
-    draw = np.random.Generator(np.random.PCG64(seed))
-    for _, rows in sorted(rows_of.items()):
-        folds[draw.permutation(rows)] = FOLDS - 1 - np.arange(len(rows)) % FOLDS
-    return folds
-
-
 def _check(task: Task, lines: Sequence[Line]) -> None:
-    """Refuse a task that a classifier cannot be trained and tested on.
-
-    Raises: DataError for an empty part, an unknown label, or a single label.
-    """
+    """Raise DataError for an empty part, for a label that is not in training, or for one label."""
     start = lines[0].place
     for part, rows in task.parts.items():
         if not len(rows):

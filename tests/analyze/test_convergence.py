@@ -199,7 +199,7 @@ def test_levels_as_a_person_gives_them():
     assert default_levels([]) == default_levels([0.0]) == []
     assert parse_levels("30, 20,20.5,30") == [20.0, 20.5, 30.0]
     for wrong in ("x", "20,", "0", "-1", "101", "nan", "inf"):
-        assert refused(ConfigError, "no level of BLEU", parse_levels, wrong).where == "--levels"
+        assert refused(ConfigError, "not a level of BLEU", parse_levels, wrong).where == "--levels"
 
 
 # The stage
