@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,12 +24,14 @@ LOCAL, GLOBAL = ".local", ".global"
 TINY = torch.finfo(torch.float64).tiny
 MEAN = "E_d"
 STACKS = ("encoder", "decoder")
-Values = dict[int, list[float]]
-"""Layer -> dv by mode, in the order of REDUCTIONS."""
+ByLayer = dict[int, list[float]]
+"""Layer -> dv for each reduction, in the order of REDUCTIONS."""
 
 
 def max_raw(weights: Tensor) -> Tensor:
-    """Return the maximum over the heads as printed: it does not sum to 1, so dv has no bound."""
+    """Return the maximum over the heads, as the paper prints it. It does not sum to 1, so dv has
+    no bound.
+    """
     return weights.amax(1, keepdim=True)
 
 
@@ -40,13 +42,13 @@ def max_renorm(weights: Tensor) -> Tensor:
 
 
 def peak_head(weights: Tensor) -> Tensor:
-    """Return, for each query, the head with the largest weight, the first of equals."""
+    """Return the weights of the head with the largest weight, for each query (ties: the first)."""
     best = weights.amax(-1).argmax(1)[:, None, :, None]  # (B, 1, T, 1)
     return weights.gather(1, best.expand(-1, -1, -1, weights.size(-1)))
 
 
 def per_head(weights: Tensor) -> Tensor:
-    """Return every head: dv compares the first local with the first global one, and so on."""
+    """Return every head: dv compares the first local head with the first global head, and so on."""
     return weights
 
 
@@ -58,7 +60,7 @@ REDUCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 """How the heads of one group become one distribution: (B, H, T, S) -> (B, 1 or H, T, S)."""
 SHOWN = next(iter(REDUCTIONS))
-"""The mode in the figure."""
+"""The reduction in the figure: the first one."""
 
 
 def jensen_shannon(p: Tensor, q: Tensor) -> Tensor:
@@ -81,36 +83,28 @@ def divergence(local: Tensor, whole: Tensor, mode: str) -> Tensor:
 
 
 def pairs_of(sites: Iterable[str]) -> list[str]:
-    """Return the names, without ending, of attentions with local heads and global ones."""
+    """Return the names, without ending, of the attentions with local and global heads."""
     names = [site.removesuffix(LOCAL) for site in sites if site.endswith(LOCAL)]
     return [name for name in names if name + GLOBAL in sites]
 
 
-def mean_divergence(model: Model, batches: Iterable[Batch]) -> dict[str, Values]:
-    """Return the mean dv over all real queries: stack -> layer -> dv by mode."""
-    sums: dict[str, dict[int, Tensor]] = {}
+def mean_divergence(model: Model, batches: Iterable[Batch]) -> dict[str, ByLayer]:
+    """Return the mean dv over all real queries, for each stack."""
+    sums: dict[str, dict[int, Tensor]] = {}  # of each reduction, then the number of queries
     for batch in batches:
-        for stack, layer, values in _sums(model, batch):
-            layers = sums.setdefault(stack, {})
-            layers[layer] = layers.get(layer, 0) + values
+        assert batch.tgt_lengths is not None
+        for stack, sites in recording.look(model, batch).items():
+            lengths = batch.src_lengths if stack == "encoder" else batch.tgt_lengths
+            for name in pairs_of(sites):
+                local, whole = (sites[name + ending].double() for ending in (LOCAL, GLOBAL))
+                real = real_positions(lengths, local.size(2))  # (B, T)
+                dv = [divergence(local, whole, mode)[real].sum() for mode in REDUCTIONS]
+                layers, layer = sums.setdefault(stack, {}), recording.layer_of(name)
+                layers[layer] = layers.get(layer, 0) + torch.stack([*dv, lengths.sum()]).cpu()
     return {
-        stack: {n: (values[:-1] / values[-1]).tolist() for n, values in layers.items()}
+        stack: {layer: (total[:-1] / total[-1]).tolist() for layer, total in layers.items()}
         for stack, layers in sums.items()
     }
-
-
-def _sums(model: Model, batch: Batch) -> Iterator[tuple[str, int, Tensor]]:
-    """Yield stack, layer, and the sums of dv over the real queries of a batch by mode, last the
-    number of queries.
-    """
-    assert batch.tgt_lengths is not None
-    for stack, sites in recording.look(model, batch).items():
-        lengths = batch.src_lengths if stack == "encoder" else batch.tgt_lengths
-        for name in pairs_of(sites):
-            local, whole = (sites[name + ending].double() for ending in (LOCAL, GLOBAL))
-            real = real_positions(lengths, local.size(2))  # (B, T)
-            sums = [divergence(local, whole, mode)[real].sum() for mode in REDUCTIONS]
-            yield stack, recording.layer_of(name), torch.stack([*sums, lengths.sum()]).cpu()
 
 
 @dataclass(frozen=True)
@@ -120,23 +114,13 @@ class StackDivergence:
     system: str
     settings: str
     stack: str
-    layers: Values
+    layers: ByLayer
 
     @property
     def mean(self) -> list[float]:
-        """E_d by mode: the mean over the layers."""
+        """E_d for each reduction: the mean over the layers."""
         columns = zip(*self.layers.values(), strict=True)
         return [sum(column) / len(self.layers) for column in columns]
-
-    @property
-    def about(self) -> list[str]:
-        """The first cells of each of its rows."""
-        return [self.system, self.settings, self.stack]
-
-    @property
-    def label(self) -> str:
-        """The label of the stack in the figure, with E_d; the settings are in the table."""
-        return f"{self.stack}, {MEAN} {self.mean[0]:.4f}: {self.system}"
 
 
 @dataclass(frozen=True)
@@ -159,14 +143,12 @@ class Divergence(Analysis[Options, Divergences]):
     def measure(self, study: Study) -> Divergences:
         settings = {}
 
-        def diverge(name: str, model: Model, _: object) -> dict[str, Values]:
+        def diverge(name: str, model: Model, _: object) -> dict[str, ByLayer]:
             settings[name] = model.settings.model_dump(mode="json")
             return mean_divergence(model, study.batches(name, model))
 
         dual = study.models_with(
-            lambda model: pairs_of(recording.sides(model)),
-            "local and global attention",
-            diverge,
+            lambda model: pairs_of(recording.sides(model)), "local and global attention", diverge
         )
         texts = differing(settings)
         stacks = [
@@ -177,11 +159,14 @@ class Divergence(Analysis[Options, Divergences]):
         return Divergences(study.set_name, len(study.store), stacks)
 
     def present(self, result: Divergences) -> Finding:
-        stacks = result.stacks
-        curves = [
-            Curve(dv.label, list(dv.layers), [values[0] for values in dv.layers.values()])
-            for dv in stacks
-        ]
+        # E_d of all stacks comes first, because a sweep compares systems.
+        rows: Rows = [[s.system, s.settings, s.stack, MEAN, *s.mean] for s in result.stacks]
+        curves = []
+        for stack in result.stacks:
+            for layer, dv in stack.layers.items():
+                rows.append([stack.system, stack.settings, stack.stack, str(layer), *dv])
+            label = f"{stack.stack}, {MEAN} {stack.mean[0]:.4f}: {stack.system}"
+            curves.append(Curve(label, list(stack.layers), [dv[0] for dv in stack.layers.values()]))
         columns = [
             *text_columns("system", "settings", "stack"),
             Column("layer", "layer"),
@@ -190,7 +175,7 @@ class Divergence(Analysis[Options, Divergences]):
         title = "Divergence of local and global attention, over all layers and by layer"
         title += f", on {result.set_name}"
         return Finding(
-            table=Table("divergence", title, columns, _rows(stacks), NOTES),
+            table=Table("divergence", title, columns, rows, NOTES),
             text=(
                 "Near 0 the local heads attend to the same positions as the global ones and "
                 "add little. A large dv means that they read different positions. Compare "
@@ -199,14 +184,6 @@ class Divergence(Analysis[Options, Divergences]):
             figure=figures.curves([Panel("layer", f"dv ({SHOWN})", curves)]),
             facts={"sentences": result.sentences},
         )
-
-
-def _rows(stacks: Sequence[StackDivergence]) -> Rows:
-    """Return E_d of all stacks, since a sweep compares systems, and then dv of all layers."""
-    rows = [[*dv.about, MEAN, *dv.mean] for dv in stacks]
-    for dv in stacks:
-        rows += [[*dv.about, str(layer), *values] for layer, values in dv.layers.items()]
-    return rows
 
 
 NOTES = [
@@ -223,10 +200,10 @@ NOTES = [
 
 
 def differing(models: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """Return the model settings in which the systems differ, as one text for each system.
+    """Return the model settings in which the systems differ: system -> "key=value, …".
 
-    An empty setting is left out, and so is a setting with the name of a stack: the rows name the
-    stacks.
+    Empty settings are left out. A setting with the name of a stack is left out too, because the
+    rows name the stacks.
     """
     keys = [key for key in toml.differing([*models.values()]) if key not in STACKS]
     return {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -35,19 +35,17 @@ from nmtkit.tables.table import Column, Estimate, Table, interval_column, text_c
 from nmtkit.text.tokenizer import Side
 
 ENDING, OF_CONTEXT = "_gate", ".gate"
+"""The endings of the names of gates, and of gates to other sentences (`nmtkit.nn.capture`)."""
 SIDES: dict[Side, str] = {"src": "source", "tgt": "target"}
 
 
 def gates_of(model: Model) -> dict[str, Side]:
-    """Return the gates that a model records: site -> the side whose subwords it belongs to. A gate
-    of another shape is left out with a message.
+    """Return the gates that a model records: site -> the side whose subwords it belongs to.
+
+    Warns of a gate with another shape, and leaves it out.
     """
     source, target = recording.PROBE
-    shapes: dict[tuple[int, ...], Side] = {
-        (source,): "src",
-        (target,): "tgt",
-        (target, source): "src",
-    }
+    shapes: dict[Any, Side] = {(source,): "src", (target,): "tgt", (target, source): "src"}
     sides: dict[str, Side] = {}
     for recorded in recording.probed(model).values():
         for site, value in recorded.items():
@@ -63,17 +61,20 @@ def gates_of(model: Model) -> dict[str, Side]:
     return sides
 
 
-def of_subwords(opened: Tensor, batch: Batch, site: str, side: Side) -> list[Floats]:
-    """Return how open a gate is for each subword of each sentence, </s> left out.
+def subword_gates(opened: Tensor, batch: Batch, site: str, side: Side) -> list[Floats]:
+    """Return how open a gate is for each subword of each sentence, without </s>.
 
     Args:
-        opened: one of
-            (B, T, S): of source positions; the result is the mean over the steps that use the gate.
-            (B, S): of source positions.
-            (B, T) at NAME_gate: between the word before and the context; it counts for that word.
-            (B, T) at NAME.gate: between a step and other sentences; it counts for the step's word.
-        site: where it was recorded; side: whose subwords it belongs to.
-    Returns: NaN where the gate is never used.
+        opened: what the gate recorded, one of
+            (B, T, S): source positions at each step. The result is the mean over the steps that
+                use the gate.
+            (B, S): source positions.
+            (B, T) at NAME_gate: the gate between the previous word and the context. It counts for
+                the previous word.
+            (B, T) at NAME.gate: the gate between a step and other sentences. It counts for the word
+                of the step.
+        site: the name of the gate; side: the side of its subwords.
+    Returns: values; NaN where the gate is never used.
     Source: Im & Chan 2024, the gate l of Eq. 5d (CAAtt) and of the cell in Algorithm 1 (CAEmbed).
     """
     assert batch.tgt_lengths is not None
@@ -87,20 +88,16 @@ def of_subwords(opened: Tensor, batch: Batch, site: str, side: Side) -> list[Flo
     return [row[first : first + length - 1] for row, length in rows]
 
 
-def of_words(
-    study: Study,
-    name: str,
-    model: Model,
-    sides: Mapping[str, Side],
-    words: Mapping[Side, Words],
+def word_gates(
+    study: Study, name: str, model: Model, sides: Mapping[str, Side], words: Mapping[Side, Words]
 ) -> dict[str, Floats]:
     """Return how open each gate is for each word of the set (N): the mean over its subwords.
 
     Args:
         name: the system; model: its model.
-        sides: site -> side, of the gates of all systems.
-        words: of the set, by side.
-    Returns: site -> values, NaN where the system does not use the gate.
+        sides: site -> side, for the gates of all systems.
+        words: side -> the words of the set.
+    Returns: site -> values; NaN where the system does not use the gate.
     """
     values = {
         site: [np.full(len(line), np.nan) for line in words[side].lines]
@@ -110,10 +107,10 @@ def of_words(
         recorded = recording.look(model, batch)
         gates = recorded["encoder"] | recorded["decoder"]
         for site in sides.keys() & gates.keys():
-            subwords = of_subwords(gates[site], batch, site, sides[site])
+            by_sentence = subword_gates(gates[site], batch, site, sides[site])
             owners = words[sides[site]].owners
-            for row, of_row in zip(batch.rows.tolist(), subwords, strict=True):
-                values[site][row] = word_means(of_row, owners[row])
+            for row, of_subwords in zip(batch.rows.tolist(), by_sentence, strict=True):
+                values[site][row] = word_means(of_subwords, owners[row])
     return {site: np.concatenate(lines) for site, lines in values.items()}
 
 
@@ -126,15 +123,14 @@ def word_means(of_subwords: Floats, owners: Ints) -> Floats:
     return np.bincount(owners, of_subwords) / np.bincount(owners)
 
 
-def means(
-    values: Floats,
-    words: Words,
-    in_groups: Sequence[Group],
-    draws: Draws,
+def group_means(
+    values: Floats, words: Words, word_groups: Sequence[Group], draws: Draws
 ) -> list[Estimate]:
-    """Return the mean of each group over its words, with intervals over resampled sentences."""
+    """Return the mean of the values in each group of words, with an interval over resampled
+    sentences.
+    """
     sums, counts = [], []
-    for group in in_groups:
+    for group in word_groups:
         members = group.members & np.isfinite(values)
         sentences = words.sentences[members]
         sums.append(np.bincount(sentences, values[members], draws.sentences))
@@ -143,12 +139,12 @@ def means(
 
 
 def openings(model: Model) -> list[str]:
-    """Return what the open gates of a model do. A module with a gate describes it in `opens`."""
+    """Return what the open gates of a model do: the attributes `opens` of its modules."""
     return [opens for module in model.modules() if (opens := getattr(module, "opens", ""))]
 
 
 def meanings(opens: Mapping[str, Iterable[str]]) -> list[str]:
-    """Return what an open gate does, one text for each meaning, with the systems it holds for.
+    """Return a text for each thing that open gates do, with the names of its systems.
 
     Args:
         opens: system -> its `openings`.
@@ -187,9 +183,9 @@ class GateMeans:
     """How open the gates of some systems are on the words of a set.
 
     Attributes:
-        set_name: the set; sentences: their number.
+        set_name: the set; sentences: the number of its sentences.
         gates: system -> site -> the side whose words the gate belongs to.
-        meanings: what an open gate does, see `meanings`.
+        meanings: what open gates do.
         rows: the means of each gate in each group of words.
         tokens: side -> the words of each sentence.
     """
@@ -212,45 +208,43 @@ class Gates(Analysis[GatesOptions, GateMeans]):
     Options = GatesOptions
 
     def measure(self, study: Study) -> GateMeans:
-        gated = study.models_with(
-            gates_of,
-            "gates",
-            lambda _, model, sites: (model, sites),
-        )
+        run, store = study.run, study.store
+        gated = study.models_with(gates_of, "gates", lambda _, model, sites: (model, sites))
         sides = {site: side for _, sites in gated.values() for site, side in sites.items()}
-        words = {
-            side: read_words(study.run, study.store, side) for side in dict.fromkeys(sides.values())
+        words = {side: read_words(run, store, side) for side in dict.fromkeys(sides.values())}
+        tags = self._tags(words)
+        word_groups = {
+            side: groups(of_side, training_counts(run, side, of_side, store), tags.get(side))
+            for side, of_side in words.items()
         }
-        of_sides = self._groups(study, words)
-        if blank := [SIDES[side] for side in words if not of_sides[side]]:
+        if blank := [SIDES[side] for side in words if not word_groups[side]]:
             read = " and ".join(blank)
             message = f"gates are measured on {read} words, and this set has only blank lines there"
             raise DataError(message, where=f"--on {study.set_name}", hint="name another set")
-        draws = study.draws(len(study.store)).full
+        draws = study.draws(len(store))
         values = {
-            name: of_words(study, name, model, sides, words) for name, (model, _) in gated.items()
+            name: word_gates(study, name, model, sides, words) for name, (model, _) in gated.items()
         }
         rows = []
         for site, side in sides.items():
-            columns = {
-                name: means(opened[site], words[side], of_sides[side], draws)
-                for name, opened in values.items()
-            }
-            for place, group in enumerate(of_sides[side]):
+            columns = [
+                group_means(opened[site], words[side], word_groups[side], draws)
+                for opened in values.values()
+            ]
+            for group, *means in zip(word_groups[side], *columns, strict=True):
                 about = site, SIDES[side], group.section, group.label, int(group.members.sum())
-                of_group = {name: column[place] for name, column in columns.items()}
-                rows.append(GateMean(*about, of_group))
+                rows.append(GateMean(*about, dict(zip(values, means, strict=True))))
         return GateMeans(
             study.set_name,
-            draws.sentences,
+            len(store),
             {name: sites for name, (_, sites) in gated.items()},
             meanings({name: openings(model) for name, (model, _) in gated.items()}),
             rows,
             {side: of_side.lines for side, of_side in words.items()},
         )
 
-    def _groups(self, study: Study, words: Mapping[Side, Words]) -> dict[Side, list[Group]]:
-        """Return the groups of the words of each side, with parts of speech if there are tags.
+    def _tags(self, words: Mapping[Side, Words]) -> dict[Side, list[str]]:
+        """Return the tags of the words of each side that has a file of tags.
 
         Raises: ConfigError for tags of a side without a gate.
         """
@@ -262,17 +256,11 @@ class Gates(Analysis[GatesOptions, GateMeans]):
                 message = f"no system has a gate on {SIDES[side]} words"
                 raise ConfigError(message, where=f"--{side}-tags", hint="leave it out")
             tags[side] = read_tags(Path(file), words[side], side)
-        return {
-            side: groups(
-                of_side, training_counts(study.run, side, of_side, study.store), tags.get(side)
-            )
-            for side, of_side in words.items()
-        }
+        return tags
 
     def present(self, result: GateMeans) -> Finding:
-        images = _drawn(result)
-        first, *more = images
-        attachments = {f"figure.{site}.svg": svg for site in more if (svg := images[site])}
+        figure, *more = _figures(result).items()
+        attachments = {f"figure.{site}.svg": svg for site, svg in more if svg}
         for side, lines in result.tokens.items():
             attachments[f"tokens.{side}.txt"] = "".join(" ".join(line) + "\n" for line in lines)
         return Finding(
@@ -285,7 +273,7 @@ class Gates(Analysis[GatesOptions, GateMeans]):
                 "round: 1 keeps the word's own state, so words that depend on context have low "
                 "values."
             ),
-            figure=images[first],
+            figure=figure[1],
             facts={"sentences": result.sentences, "gates": result.gates},
             attachments=attachments,
         )
@@ -322,8 +310,8 @@ def _table(result: GateMeans) -> Table:
     return Table("gates", f"How open gates are, by word ({result.set_name})", columns, rows, notes)
 
 
-def _drawn(result: GateMeans) -> dict[str, str | None]:
-    """Return the figure of each gate."""
+def _figures(result: GateMeans) -> dict[str, str | None]:
+    """Return the figure of each gate: its means of the most frequent words."""
     images = {}
     for site in dict.fromkeys(row.site for row in result.rows):
         words = [row for row in result.rows if row.site == site and row.section == "word"]

@@ -22,9 +22,9 @@ REMOVALS = {
     "raw": "the other weights of the step stay as they are",
 }
 ROUNDING = 1e-9
-"""A ΔJS nearer to 0 counts as 0: if all positions have the same effect, only rounding differs."""
+"""A smaller |ΔJS| counts as 0: if all positions have the same effect, only rounding differs."""
 DRAWN = 2000
-"""A figure shows at most this many points."""
+"""Maximum points of a figure."""
 
 
 @dataclass(frozen=True)
@@ -32,10 +32,10 @@ class Points:
     """One point for each target step of the sentences that were read.
 
     Attributes:
-        rows, steps: the sentence and the target step of each point (N), both from 0.
-        alpha: Δα (N): how much larger the weight of the strongest position is.
-        js: ΔJS (N): how much more its removal changes the next word's distribution, in bits.
-        spread: see `ablation.Comparison` (2, sentences of the set).
+        rows, steps: (N) the sentence and the target step of each point, both from 0.
+        alpha: (N) Δα, the largest weight minus the weight of the random other position.
+        js: (N) ΔJS, the difference of the effects of the two removals, in bits.
+        spread: (2, sentences of the set), as in `ablation.Comparison`.
     """
 
     rows: Ints
@@ -62,9 +62,9 @@ def points_of(study: Study, name: str, attention: Ablation, rows: Ints) -> Point
 
 
 def sums(points: Points, sentences: int) -> Floats:
-    """Return the sums over the points of each sentence from which `numbers_of` computes.
+    """Return sums over the points of each sentence, for `numbers_of`; x is Δα and y is ΔJS.
 
-    Returns: (sentences, 8): count, Σx, Σy, Σx², Σy², Σxy, Σ(x-y)², how often y < 0.
+    Returns: (sentences, 8): count, Σx, Σy, Σx², Σy², Σxy, Σ(x-y)², number of y < 0.
     """
     x, y = points.alpha, points.js
     parts = (np.ones_like(x), x, y, x * x, y * y, x * y, (x - y) ** 2, y < -ROUNDING)
@@ -73,7 +73,7 @@ def sums(points: Points, sentences: int) -> Floats:
 
 
 def numbers_of(totals: Floats) -> dict[str, Floats]:
-    """Return the numbers of the table from sums over sentences (…, 8); NaN if not known."""
+    """Return the numbers of the table from sums over sentences (…, 8); NaN if undefined."""
     count, x, y, xx, yy, xy, loss, negative = np.moveaxis(totals, -1, 0)
     with np.errstate(invalid="ignore", divide="ignore"):
         # If all points have one x or y, rounding leaves a variance of 1e-16 of the squares.
@@ -91,7 +91,7 @@ def numbers_of(totals: Floats) -> dict[str, Floats]:
 
 
 def estimates(points: Points, draws: Draws, rows: Ints) -> list[Estimate]:
-    """Return the table's numbers of a system, with intervals over resamples of the sentences."""
+    """Return the numbers of a system's row, with intervals over resampled sentences."""
     of_sentences = sums(points, points.spread.shape[1])[rows]
     values, resampled = numbers_of(of_sentences.sum(0)), numbers_of(draws.sums(of_sentences))
     count = (of_sentences[:, 0] > 0).sum()
@@ -100,9 +100,7 @@ def estimates(points: Points, draws: Draws, rows: Ints) -> list[Estimate]:
 
 
 def draw(size: int, count: int) -> Ints:
-    """Return `count` of the numbers from 0 to size - 1 (all if there are no more), drawn at random
-    and sorted.
-    """
+    """Return at most `count` random numbers from 0 to size - 1, sorted and without repetition."""
     return np.sort(np.random.default_rng(SEED).choice(size, min(count, size), replace=False))
 
 
@@ -118,7 +116,7 @@ class ImportanceOptions(Options):
 
 @dataclass(frozen=True)
 class SystemImportance:
-    """The attention of a system, its points, and the table's numbers."""
+    """The attention of a system that was changed, its points, and the numbers of its row."""
 
     site: str
     points: Points
@@ -127,7 +125,7 @@ class SystemImportance:
 
 @dataclass(frozen=True)
 class Importances:
-    """The importance of source positions in some sentences of a set, by system."""
+    """The importance of source positions in `sentences` of the `set_size` sentences of a set."""
 
     set_name: str
     sentences: int
@@ -136,7 +134,7 @@ class Importances:
 
 
 class Importance(Analysis[ImportanceOptions, Importances]):
-    """ΔJS against Δα of each system that attends to the source."""
+    """Effect of removals against attention weight, for each system that attends to the source."""
 
     name = "importance"
     title = "what attention weights say about what matters"
@@ -147,13 +145,13 @@ class Importance(Analysis[ImportanceOptions, Importances]):
     def measure(self, study: Study) -> Importances:
         size = len(study.store)
         rows = draw(size, self.options.sentences or size)
-        draws = study.draws(len(rows)).full
+        draws = study.draws(len(rows))
 
         def importance_of(name: str) -> SystemImportance:
             model = study.model(name)
             site = recording.cross_sites(model)[-1]  # of the last layer
-            renormalise = self.options.removal == "renormalised"
-            points = points_of(study, name, Ablation.of(model, site, renormalise), rows)
+            attention = Ablation(model, site, self.options.removal == "renormalised")
+            points = points_of(study, name, attention, rows)
             return SystemImportance(site, points, estimates(points, draws, rows))
 
         hint = "`nmtkit variants` lists the variants, with and without attention"
@@ -184,7 +182,6 @@ class Importance(Analysis[ImportanceOptions, Importances]):
         removal, part = self.options.removal, result.set_name
         if result.sentences != result.set_size:
             part = f"{result.sentences:,} of {result.set_size:,} sentences of {part}"
-        title = "Importance of source positions against their attention weights"
         notes = [
             (
                 "at each step of the reference: position i has the largest weight, j is drawn "
@@ -207,8 +204,11 @@ class Importance(Analysis[ImportanceOptions, Importances]):
                 f" ({context_spread.GATED})"
             ),
         ]
-        systems = result.systems.items()
-        rows = [[name, s.site, removal, len(s.points.rows), *s.numbers] for name, s in systems]
+        rows = [
+            [name, system.site, removal, len(system.points.rows), *system.numbers]
+            for name, system in result.systems.items()
+        ]
+        title = "Importance of source positions against their attention weights"
         return Table("importance", f"{title} ({part}, removal {removal})", COLUMNS, rows, notes)
 
 

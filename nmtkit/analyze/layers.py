@@ -14,15 +14,15 @@ from nmtkit.tables.bars import Heat, heat
 from nmtkit.tables.table import Column, Table, text_column
 
 ENDING = "_mixture"
-"""Models record a mixture under a name with this ending."""
+"""The ending of the names under which models record mixtures."""
 Shares = list[list[float]]
 """Weights (levels, decoder layers); each column sums to 1."""
 ByMixture = dict[str, dict[str, Shares]]
-"""Weights by system and by name of a mixture."""
+"""System -> name of a mixture -> weights."""
 
 
 def mixtures(model: Model) -> dict[str, Shares]:
-    """Return the mixtures of levels that a model records while it encodes any source, by name."""
+    """Return the mixtures of levels that a model records while it encodes: name -> weights."""
     return {
         site.rpartition(".")[2].removesuffix(ENDING): shares.double().tolist()
         for site, shares in recording.probed(model)["encoder"].items()
@@ -43,18 +43,16 @@ class Layers(Analysis[Options, ByMixture]):
         return study.models_with(mixtures, tensors, lambda _name, _model, by_name: by_name)
 
     def present(self, result: ByMixture) -> Finding:
-        heats = {}
+        depth = max(len(shares[0]) for by_name in result.values() for shares in by_name.values())
+        rows, panels = [], {}
         for system, by_name in result.items():
             for mixture, shares in by_name.items():
                 levels = ["embeddings", *(f"layer {i}" for i in range(1, len(shares)))]
                 layers = [str(i + 1) for i in range(len(shares[0]))]
-                heats[system, mixture] = Heat(shares, levels, layers)
-        depth = max(len(panel.columns) for panel in heats.values())
-        rows = [
-            [*key, level, *shares, *[None] * (depth - len(shares))]
-            for key, panel in heats.items()
-            for level, shares in zip(panel.rows, panel.values, strict=True)
-        ]
+                panels[f"{system}, {mixture}"] = Heat(shares, levels, layers)
+                missing = [None] * (depth - len(layers))
+                for level, weights in zip(levels, shares, strict=True):
+                    rows.append([system, mixture, level, *weights, *missing])
         columns = [
             text_column("system"),
             text_column("mixture", "of"),
@@ -67,7 +65,6 @@ class Layers(Analysis[Options, ByMixture]):
                 "softmax over the levels; sums to 1"
             )
         ]
-        panels = {", ".join(key): panel for key, panel in heats.items()}
         bars = [
             f"{label}: encoder level by decoder layer\n{heat(panel)}"
             for label, panel in panels.items()

@@ -22,12 +22,12 @@ END = "</s>"
 
 
 class WordWeights(NamedTuple):
-    """The weights of the source words of a sentence (N), </s> the last, over the target's steps.
+    """The weights of the N source words of a sentence; </s> is the last word.
 
     Attributes:
-        attention: sum over the steps and a word's subwords.
-        gate: how open it is, mean over the steps that use it and a word's subwords.
-        weighted: attention times gate, summed as attention is; a step without gate adds nothing.
+        attention: (N) the sum over the target steps and the subwords of a word.
+        gate: (N) how open the gate is: the mean over the steps that use it and the subwords.
+        weighted: (N) attention times gate, summed like attention. A step without a gate adds 0.
     """
 
     attention: Array
@@ -36,38 +36,38 @@ class WordWeights(NamedTuple):
 
 
 def attentions_of(model: Model) -> list[str]:
-    """Return the sites of attention whose source positions have gates."""
+    """Return the attentions that have a gate for each source position."""
     recorded = recording.probed(model)["decoder"]
     words = recording.PROBE[::-1]  # T, S
     gates = {site for site, opened in recorded.items() if opened.shape[1:] == words}
     return [site for site, w in recorded.items() if w.dim() == 4 and site + ENDING in gates]
 
 
-def of_words(alpha: Floats, opened: Floats, owners: Ints) -> WordWeights:
-    """Return what words weigh.
+def word_weights(alpha: Floats, opened: Floats, owners: Ints) -> WordWeights:
+    """Return the weights of words from those of subwords.
 
     Args:
-        alpha, opened: attention and gate (T, S), NaN where the gate is not used.
+        alpha, opened: attention and gate (T, S); NaN where the gate is not used.
         owners: the word of each subword (S - 1); the last position is </s>.
-    Source: Im & Chan 2024, Table 3. It does not say how a word's steps are put together; their mean
-        is this sum divided by T.
+    Source: Im & Chan 2024, Table 3. The paper does not say how the steps of a word are combined;
+        their mean is the sum here divided by T.
     """
     owners = np.append(owners, owners[-1] + 1 if len(owners) else 0)
     used = np.isfinite(opened)
     opened = np.where(used, opened, 0)
     with np.errstate(invalid="ignore"):
         gate = opened.sum(0) / used.sum(0)
-    weighted = (alpha * opened).sum(0)
-    return WordWeights(
-        np.bincount(owners, alpha.sum(0)), word_means(gate, owners), np.bincount(owners, weighted)
-    )
+    attention, weighted = (np.bincount(owners, w.sum(0)) for w in (alpha, alpha * opened))
+    return WordWeights(attention, word_means(gate, owners), weighted)
 
 
 def measured(model: Model, site: str, batch: Batch, owners: Ints) -> WordWeights:
-    """Return what the words of the one sentence of a batch weigh at a site, mean over heads."""
+    """Return the weights of the words in a batch of one sentence, for one attention (mean over
+    heads).
+    """
     recorded = recording.look(model, batch)["decoder"]
     alpha, opened = recorded[site][0].mean(0), recorded[site + ENDING][0]
-    return of_words(alpha.double().cpu().numpy(), opened.double().cpu().numpy(), owners)
+    return word_weights(alpha.double().cpu().numpy(), opened.double().cpu().numpy(), owners)
 
 
 @dataclass(frozen=True)
@@ -76,10 +76,10 @@ class SentenceWeights:
 
     Attributes:
         set_name: the set of the sentence.
-        words: of the source, </s> last.
-        steps: target tokens of the reference.
-        weights: by system; by system and site if a system has several sites.
-        meanings: what an open gate does.
+        words: the words of the source, </s> last.
+        steps: the number of target tokens of the reference.
+        weights: system -> weights; "SYSTEM, SITE" if a system has several gated attentions.
+        meanings: what open gates do.
     """
 
     set_name: str
@@ -90,7 +90,7 @@ class SentenceWeights:
 
 
 class Weights(Analysis[SentenceOptions, SentenceWeights]):
-    """What each source word of a sentence weighs, by system, with the reference given."""
+    """The weight of each source word of a sentence in each system, with the reference as target."""
 
     name = "weights"
     title = "what each source word weighs in gated attention"
@@ -123,7 +123,7 @@ class Weights(Analysis[SentenceOptions, SentenceWeights]):
     def present(self, result: SentenceWeights) -> Finding:
         line, weights = self.options.sentence, result.weights
         where = f"{result.set_name}, line {line}"
-        series = {name: [Estimate(float(x)) for x in w.weighted] for name, w in weights.items()}
+        series = {name: list(map(Estimate, w.weighted.tolist())) for name, w in weights.items()}
         return Finding(
             table=_table(result, where),
             text=(

@@ -1,3 +1,1 @@
-"""Measurements for analyses: recorded attention, contrastive sets, probing files,
-costs.
-"""
+"""Measurements for analyses: recorded attention, contrastive sets, probing files, costs."""

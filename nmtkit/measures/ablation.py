@@ -1,6 +1,6 @@
 """How the next word's distribution changes when attention to one source position is removed.
 
-`compare` removes the position with the largest weight, and another one drawn at random.
+`compare` removes the position with the largest weight and, separately, a random other position.
 
 Legend: B sentences, T target length, S source length, K = 2 positions removed in turn, D width.
 """
@@ -8,7 +8,6 @@ Legend: B sentences, T target length, S source length, K = 2 positions removed i
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
@@ -27,22 +26,22 @@ from nmtkit.nn.state import Continued, select_rows
 
 SEED = 1
 ROWS = 3
-"""Rows of a sentence: one keeps all positions, 1 + K with each removal."""
+"""Rows of a sentence in a pass, 1 + K: the first keeps all positions, the others lack one each."""
 NOTHING = -1
-"""In place of a position: all positions stay."""
+"""A position that removes nothing."""
 CHUNK = 1 << 22
-"""Most probabilities of one kind in memory at once."""
+"""Maximum probabilities of one distribution tensor."""
 PROBE = (5, 4)
-"""Source and target length of the pair that shows what an attention reaches."""
+"""Source and target length of a made-up pair."""
 
 
 def without(weights: Tensor, positions: Tensor, renormalise: bool) -> Tensor:
-    """Return weights without one source position of each query, in all heads.
+    """Return weights with one source position of each query set to 0 in all heads.
 
     Args:
         weights: (B, H, queries, S) or (B, queries, S).
-        positions: (B, queries), or (B, 1) for all queries; NOTHING where all stay.
-        renormalise: scale the weights that are left to sum to 1 in each head, if any is left.
+        positions: (B, queries); NOTHING leaves a query unchanged.
+        renormalise: scale the other weights of each head to sum to 1, unless all are 0.
     """
     keys = torch.arange(weights.size(-1), device=weights.device)
     gone = keys == positions.unsqueeze(-1)  # (B, queries, S)
@@ -53,43 +52,21 @@ def without(weights: Tensor, positions: Tensor, renormalise: bool) -> Tensor:
     return torch.where(gone.any(-1, keepdim=True), left, weights)
 
 
-class Removed(NamedTuple):
-    """What removals change at the steps of B sentences.
-
-    Attributes:
-        alpha: the weights of the removed positions, mean over heads (B, T, K), in float64.
-        hidden: what the output layer reads (B, T, 1 + K, D), first with the whole attention.
-        contexts: what the whole attention returns, in parts (B, steps, C); [] if it is not
-            recorded.
-    """
-
-    alpha: Tensor
-    hidden: Tensor
-    contexts: list[Tensor]
-
-
-@dataclass(frozen=True)
 class Ablation:
-    """One attention of a model, whose weights can be removed.
+    """One attention of a model, from which positions are removed.
 
-    Attributes:
+    Args:
         model: in evaluation mode.
-        site: the attention.
+        site: the name of the attention.
         renormalise: see `without`.
-        in_parallel: True if no step after this attention depends on another step.
+    Attributes:
+        in_parallel: True if a removal at one step cannot change another step, so that all steps are
+            decoded in one pass. A made-up pair shows this.
+    Raises: LeftOut if the model does not use the weights that `capture` has changed.
     """
 
-    model: Model
-    site: str
-    renormalise: bool
-    in_parallel: bool
-
-    @classmethod
-    def of(cls, model: Model, site: str, renormalise: bool) -> Ablation:
-        """Return the ablation of an attention, which is tried on a made-up pair.
-
-        Raises: LeftOut if the model does not ask `capture` for the weights to use.
-        """
+    def __init__(self, model: Model, site: str, renormalise: bool) -> None:
+        self.model, self.site, self.renormalise = model, site, renormalise
         device = device_of(model)
         batch = recording.made_up(PROBE, device)
         assert batch.tgt_in is not None
@@ -109,47 +86,45 @@ class Ablation:
         if not queries:
             message = f"the weights of its attention '{site}' cannot be changed"
             raise LeftOut(f"{message} (see nmtkit.nn.capture)")
-        independent = queries == [PROBE[1]] and torch.equal(whole[:, -1], changed[:, -1])
-        return cls(model, site, renormalise, independent)
+        self.in_parallel = queries == [PROBE[1]] and torch.equal(whole[:, -1], changed[:, -1])
 
-    def remove(self, memory: Memory, batch: Batch, chances: Tensor) -> Removed:
-        """Remove the position with the largest weight, and another one, at every step.
+    def remove(
+        self, memory: Memory, batch: Batch, chances: Tensor
+    ) -> tuple[Tensor, Tensor, list[Tensor]]:
+        """Remove the position with the largest weight, and another position, at every step.
 
-        A sentence has 1 + K rows. The first keeps all positions. Its weights tell, inside the pass,
-        which positions the other rows do without. If steps depend on each other, each step begins
-        with the state that the first row left, so that removals do not add up.
+        A sentence has 1 + K rows. The first row keeps all positions; its weights determine, inside
+        the pass, which position each other row lacks. If steps depend on each other, all rows begin
+        a step with the state of the first row, so that removals do not add up.
 
         Args:
-            memory: of the batch; chances: from `drawn_chances`.
+            memory: the memory of the batch.
+            chances: from `drawn_chances`.
+        Returns: (B, T, K), the weights of the removed positions, mean over heads, in float64;
+            (B, T, 1 + K, D), hidden states that the output layer reads, first without removal;
+            outputs of the attention without removal, parts of (B, steps, C), [] if not recorded.
         """
         assert batch.tgt_in is not None
         rows = batch.tgt_in.repeat_interleave(ROWS, dim=0)
         state: State | None = None if self.in_parallel else {}
         block = rows.size(1) if self.in_parallel else 1  # steps of a pass
-        passes = []
+        alpha, hidden, contexts = [], [], []
         for steps, drawn in zip(*(torch.split(x, block, 1) for x in (rows, chances)), strict=True):
             removal = _Removal(self.renormalise, drawn, batch)
-            removed, state = self._pass(steps, memory, state, removal)
-            passes.append(removed)
-        alpha, hidden, contexts = zip(*passes, strict=True)
-        return Removed(torch.cat(alpha, dim=1), torch.cat(hidden, dim=1), sum(contexts, []))
-
-    def _pass(
-        self, tgt_in: Tensor, memory: Memory, state: State | None, removal: _Removal
-    ) -> tuple[Removed, State | None]:
-        """Return what a removal changes at some steps, and the state that the first rows leave."""
-        with capture({self.site: removal}) as recorded:
-            output, state = self.model.decode(tgt_in, memory, state)
-        if state is not None:
-            first = torch.arange(0, len(output), ROWS, device=output.device)
-            state = select_rows(state, Continued(first.repeat_interleave(ROWS)))
-        hidden = output.view(-1, ROWS, *output.shape[1:]).transpose(1, 2)
-        contexts = recorded.get(self.site + context_spread.ENDING, [])[:1]
-        return Removed(removal.alpha, hidden, [context[::ROWS] for context in contexts]), state
+            with capture({self.site: removal}) as recorded:
+                output, state = self.model.decode(steps, memory, state)
+            if state is not None:
+                first = torch.arange(0, len(output), ROWS, device=output.device)
+                state = select_rows(state, Continued(first.repeat_interleave(ROWS)))
+            alpha.append(removal.alpha)
+            hidden.append(output.view(-1, ROWS, *output.shape[1:]).transpose(1, 2))
+            for context in recorded.get(self.site + context_spread.ENDING, [])[:1]:
+                contexts.append(context[::ROWS])
+        return torch.cat(alpha, dim=1), torch.cat(hidden, dim=1), contexts
 
     def even_contexts(self, memory: Memory, batch: Batch) -> list[Tensor]:
-        """Return what the attention returns if it reads all source positions alike (B, T, C); [] if
-        it is not recorded.
+        """Return the output of the attention with equal weights for all source positions (B, T, C);
+        [] if it is not recorded.
         """
         assert batch.tgt_in is not None
         even = partial(context_spread.even_weights, src_lengths=batch.src_lengths)
@@ -159,15 +134,15 @@ class Ablation:
 
 
 class _Removal:
-    """The change of the weights of one pass. The first row of a sentence keeps all positions. Each
-    later row lacks one.
+    """Changes the weights of one pass: the first row of a sentence keeps all positions, each later
+    row lacks one.
 
     Args:
         renormalise: see `without`.
-        chances: of the steps of the pass (B, T); batch: the sentences.
+        chances: (B, T) random numbers for the steps of the pass; batch: the sentences.
     Raises: LeftOut if the model attends to more than the source.
     Attributes:
-        alpha: the weights of the removed positions (B, T, K).
+        alpha: (B, T, K) the weights of the removed positions.
     """
 
     alpha: Tensor
@@ -182,7 +157,7 @@ class _Removal:
             recording.check_positions(weights, self.batch)
             whole = (weights if weights.dim() == 4 else weights.unsqueeze(1))[..., :steps, :]
             mean = whole.mean(1)  # (B, T, S)
-            strongest = mean.argmax(-1)  # the first of equals
+            strongest = mean.argmax(-1)  # ties: the first
             other = other_positions(self.chances, strongest, self.batch.src_lengths)
             self.positions = torch.stack([strongest, other], dim=1)  # (B, K, T)
             keys = self.positions.transpose(1, 2).clamp(max=mean.size(-1) - 1)
@@ -192,12 +167,13 @@ class _Removal:
 
 
 def divergences(model: Model, hidden: Tensor) -> Tensor:
-    """Return how far removals move the next word's distribution: Jensen-Shannon divergence in bits.
+    """Return the Jensen-Shannon divergence, in bits, of the next word's distribution with each
+    removal from that without removal.
 
     JS(p, q) = H((p + q) / 2) - (H(p) + H(q)) / 2.
 
     Args:
-        hidden: (N, 1 + K, D) what the output layer reads, first with all positions.
+        hidden: (N, 1 + K, D) hidden states that the output layer reads, first without removal.
     Returns: (N, K), 0 to 1, in float64.
     """
     parts = []
@@ -218,22 +194,23 @@ def _with_entropy(model: Model, hidden: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class Comparison(NamedTuple):
-    """Each step of a batch: its strongest source position against one drawn at random."""
+    """The strongest source position of each step compared with a random other position."""
 
     alpha: Tensor
-    """(B, T) Δα; NaN where there are no two positions to compare."""
+    """(B, T) Δα; NaN at padding, and for a source of one position."""
     js: Tensor
-    """(B, T) ΔJS; NaN as Δα."""
+    """(B, T) ΔJS; NaN like Δα."""
     spread: Tensor
-    """(2, B) of `context_spread.spread`: of the attention, of even weights; NaN if not recorded."""
+    """(2, B) `context_spread.spread` of the attention, and with even weights; NaN if not recorded.
+    """
 
 
 def drawn_chances(rows: Tensor, steps: int) -> Tensor:
-    """Return a random number from 0 to 1 for each step of each sentence, (B, steps) in float64,
-    which does not depend on the batch.
+    """Return a random number from 0 to 1 for each step of each sentence: (B, steps) in float64.
 
     Args:
-        rows: (B) the number of each sentence, which seeds its draws.
+        rows: (B) the number of each sentence, which seeds its draws. So the draws of a sentence do
+            not depend on its batch.
     """
     chances = [np.random.default_rng([SEED, row]).random(steps) for row in rows.tolist()]
     return torch.from_numpy(np.stack(chances)).to(rows.device)
@@ -246,9 +223,9 @@ def other_positions(chances: Tensor, strongest: Tensor, src_lengths: Tensor) -> 
         chances: (B, T) from `drawn_chances`.
         strongest: (B, T).
         src_lengths: (B) real positions.
-    Returns: (B, T); without meaning after the end, or where a source has one position only.
+    Returns: (B, T); undefined at padding, and for a source of one position.
     """
-    # A number among the positions without the strongest: it skips the strongest.
+    # The number of a position among the others: numbers from the strongest on move up by one.
     number = (chances * (src_lengths - 1).clamp(min=1)[:, None]).long()
     return number + (number >= strongest)
 
@@ -263,7 +240,7 @@ def compare(attention: Ablation, batch: Batch) -> Comparison:
     real = real_positions(batch.tgt_lengths, chances.size(1))
     points = real & (batch.src_lengths > 1)[:, None]  # (B, T)
     with torch.inference_mode():
-        with capture():  # some models keep the source states only while a capture is open
+        with capture():  # some models keep the source states only during a capture
             memory = attention.model.encode(batch)
         alpha, hidden, contexts = attention.remove(memory, batch, chances)
         d_alpha, d_js = alpha.new_full((2, *points.shape), torch.nan)

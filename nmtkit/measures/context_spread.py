@@ -1,4 +1,6 @@
-"""The distance between the contexts that a decoder reads at the steps of one sentence."""
+"""The distance between the contexts that a decoder reads at the steps of one sentence. (A context
+here is the output of an attention.)
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,8 @@ def even_weights(weights: Tensor, src_lengths: Tensor) -> Tensor:
     """Return equal weights for all real source positions.
 
     Args:
-        weights: of the attention, (B, …, S); src_lengths: real positions of each sentence (B).
+        weights: (B, …, S) the weights of an attention.
+        src_lengths: (B) real positions of each sentence.
     """
     real = real_positions(src_lengths, weights.size(-1))  # (B, S)
     even = real.to(weights.dtype) / src_lengths[:, None]
@@ -33,8 +36,8 @@ def spread(contexts: Tensor, lengths: Tensor) -> Tensor:
 
     Args:
         contexts: (B, T, C).
-        lengths: real steps of each sentence (B).
-    Returns: (B) in float64; NaN for a sentence of one step, and for empty contexts.
+        lengths: (B) real steps of each sentence.
+    Returns: (B) in float64; NaN for a sentence of one step, and if all contexts are 0.
     """
     contexts = contexts.double()
     real = real_positions(lengths, contexts.size(1))

@@ -21,11 +21,11 @@ from nmtkit.text.tokenizer import Side
 from nmtkit.text.vocabulary import UNK, load_vocabularies
 
 ROWS = 1000
-"""Training sentences that are counted between two steps of the progress."""
+"""Training sentences that are counted between two updates of the progress bar."""
 OUTSIDE = -1
-"""The training count of a word with a part outside the vocabulary: it is not known."""
+"""The training count of a word with a subword outside the vocabulary: the count is unknown."""
 TOP = 20
-"""Word types shown, the most frequent ones, as in the paper."""
+"""Number of most frequent word types that are shown, as in the paper."""
 CLASSES = (
     (1000, "1,000 times or more"),
     (100, "100–999 times"),
@@ -39,11 +39,11 @@ CLASSES = (
 
 @dataclass(frozen=True)
 class Words:
-    """The words of one side of a set as a model reads them: tokenized and truecased, but whole."""
+    """The words of one side of a set: tokenized and truecased, but not split into subwords."""
 
     lines: list[list[str]]
     owners: list[Ints]
-    """The word of each subword of a line, </s> left out."""
+    """The word of each subword of a line, without </s>."""
 
     @cached_property
     def flat(self) -> list[str]:
@@ -59,8 +59,8 @@ class Words:
 def read_words(run: Run, store: Store, side: Side) -> Words:
     """Return the words of a set's sources, or of its first references.
 
-    Raises: DataError naming the first line that was not prepared like that; ConfigError for a set
-        whose text the run does not keep.
+    Raises: DataError naming the first line that has changed since it was prepared; ConfigError for
+        a set whose text the run does not keep.
     """
     set_name = store.path.name
     run.check_text(set_name)
@@ -81,7 +81,7 @@ def read_words(run: Run, store: Store, side: Side) -> Words:
 def read_tags(path: Path, words: Words, side: Side) -> list[str]:
     """Return one tag for each word (N), from a file with a line of tags for each sentence.
 
-    Raises: DataError naming the first line that has not one tag for each word.
+    Raises: DataError naming the first line without exactly one tag per word.
     """
     lines = [line.split() for line in files.text_lines(path)]
     for number, (tags, tokens) in enumerate(zip_longest(lines, words.lines), 1):
@@ -97,10 +97,10 @@ def read_tags(path: Path, words: Words, side: Side) -> list[str]:
 
 
 def training_counts(run: Run, side: Side, words: Words, store: Store) -> Ints:
-    """Return how often the training set has each word of a set (N), OUTSIDE where it is not known.
+    """Return how often the training set has each word of a set (N); OUTSIDE if unknown.
 
     Args:
-        words: of one side of the set; store: the set.
+        words: the words of one side of the set; store: the set.
     """
     ids_of = Store.src if side == "src" else Store.tgt
     subwords = list(load_vocabularies(run.prep)[side == "tgt"])
@@ -133,8 +133,8 @@ def groups(words: Words, counts: Ints, tags: Sequence[str] | None) -> list[Group
     """Return all words, the most frequent types, frequency classes, and parts of speech if tagged.
 
     Args:
-        counts: of each word in training (N).
-        tags: of each word (N).
+        counts: (N) the count of each word in training.
+        tags: (N) the tag of each word.
     """
     tokens = np.array(words.flat, dtype=object)
     result = [Group("all", "all", np.ones(len(tokens), dtype=bool))]
@@ -144,7 +144,6 @@ def groups(words: Words, counts: Ints, tags: Sequence[str] | None) -> list[Group
     for least, label in CLASSES:
         result.append(Group("frequency", label, (counts >= least) & (counts < above)))
         above = least
-    if tags is not None:
-        of_words = np.array(tags, dtype=object)
-        result += [Group("tag", tag, of_words == tag) for tag, _ in Counter(tags).most_common()]
+    for tag, _ in Counter(tags or ()).most_common():
+        result.append(Group("tag", tag, np.array(tags, dtype=object) == tag))
     return [group for group in result if group.members.any()]

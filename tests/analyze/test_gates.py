@@ -52,7 +52,7 @@ def test_a_batch_gives_each_subword_what_its_sentence_alone_does(case):
     batch = contract.collate(pairs, more=2)
     seen = recording.look(model, batch)["decoder"]
     for site, side in gates.gates_of(model).items():
-        found = gates.of_subwords(seen[site], batch, site, side)
+        found = gates.subword_gates(seen[site], batch, site, side)
         for (src, tgt), own in zip(pairs, found, strict=True):
             with torch.inference_mode(), capture() as alone:
                 model.decode(torch.tensor([[1, *tgt[:-1]]]), model.encode(pair_batch([src], [tgt])))
@@ -105,7 +105,7 @@ def test_a_step_that_reads_other_sentences_counts_for_the_word_it_writes():
         ("decoder_context.gate", [[0.1, 0.2, 0.3], [0.5]]),
         ("caembed_gate", [[0.2, 0.3, 0.4], [0.6]]),
     ):
-        found = gates.of_subwords(opened, batch, site, "tgt")
+        found = gates.subword_gates(opened, batch, site, "tgt")
         assert [own.tolist() for own in found] == [pytest.approx(own) for own in wanted]
 
 
@@ -135,7 +135,7 @@ def test_a_word_is_the_mean_of_its_subwords_and_a_row_that_of_its_occurrences():
     ids = [[10, 20, 40, 50, EOS], [70, 30, 90, EOS], [EOS], [12, EOS]]
     batch = pair_batch(ids, ids)
     study = SimpleNamespace(batches=lambda name, model: [batch])
-    found = gates.of_words(study, "own", Fixed(), {"my_gate": "tgt"}, {"tgt": words})["my_gate"]
+    found = gates.word_gates(study, "own", Fixed(), {"my_gate": "tgt"}, {"tgt": words})["my_gate"]
     assert found.tolist() == pytest.approx([0.10, 0.30, 0.50, 0.70, 0.60, 0.12])
     groups = texts.groups(
         words, np.array([10, 9, 1, 1, 9, 99]), ["DET", "ADJ", "NOUN", "NOUN", "ADJ", "DET"]
@@ -147,7 +147,7 @@ def test_a_word_is_the_mean_of_its_subwords_and_a_row_that_of_its_occurrences():
         ("frequency", "1–9 times", 4),
         *[("tag", tag, 2) for tag in ("DET", "ADJ", "NOUN")],
     ]
-    estimates = gates.means(found, words, groups, Draws(4, 50))
+    estimates = gates.group_means(found, words, groups, Draws(4, 50))
     values = {g.label: e.value for g, e in zip(groups, estimates, strict=True)}
     wanted = {"all": 2.32 / 6, "a": 0.11, "unknown": 0.45, "ADJ": 0.45, "dog": 0.6, "NOUN": 0.6}
     assert {label: values[label] for label in wanted} == pytest.approx(wanted)
@@ -183,7 +183,7 @@ def test_intervals_are_of_resampled_sentences():
     values[1] = 0.0
     group = Group("word", "b", np.arange(120) % 3 == 1)
     none = Group("word", "d", np.arange(120) == 0)
-    found, nothing = gates.means(values, words, [group, none], RESAMPLES)
+    found, nothing = gates.group_means(values, words, [group, none], RESAMPLES)
     drawn = [
         np.nanmean([v for s in range(40) for v in [values[3 * s + 1]] * int(counts[s])])
         for counts in RESAMPLES.counts

@@ -70,7 +70,7 @@ def one_removal(model, site, batch, row, step, position, renormalise):
 
 
 def of_source(model, renormalise=True):
-    return Ablation.of(model, recording.cross_sites(model)[-1], renormalise)
+    return Ablation(model, recording.cross_sites(model)[-1], renormalise)
 
 
 def drawn_positions(rows, best, src_lengths):
@@ -123,10 +123,10 @@ def test_all_steps_go_in_one_pass_only_where_no_step_feels_another():
     alone = {case.variant for case in CASES if of_source(case.build()).in_parallel}
     assert alone == {"transformer", "full-dc", "pr"}
     model = contract.Case("transformer").build()
-    below = Ablation.of(model, "decoder.0.cross", True)
+    below = Ablation(model, "decoder.0.cross", True)
     assert not below.in_parallel  # a layer above carries it on
     with pytest.raises(LeftOut, match="attention 'nowhere' cannot be changed"):
-        Ablation.of(model, "nowhere", True)
+        Ablation(model, "nowhere", True)
 
 
 @pytest.mark.parametrize("variant", ["transformer", "caru"])

@@ -62,7 +62,9 @@ def test_a_gate_of_another_shape_is_no_gate_of_source_positions(monkeypatch):
 
 
 def test_a_source_without_words_has_its_end_and_a_gate_without_a_say_none():
-    found = weights.of_words(np.ones((1, 1)), np.full((1, 1), np.nan), np.zeros(0, dtype=np.int64))
+    found = weights.word_weights(
+        np.ones((1, 1)), np.full((1, 1), np.nan), np.zeros(0, dtype=np.int64)
+    )
     assert (found.attention.tolist(), found.weighted.tolist()) == ([1.0], [0.0]) and np.isnan(
         found.gate
     ).all()
