@@ -36,12 +36,12 @@ from nmtkit.tables.table import (
 from nmtkit.text.vocabulary import Vocabulary, load_vocabularies, unknown_share
 
 AgreementRow = tuple[str, str, links.Rates, Estimate]
-"""System, attention, its error rate on gold pairs, and how far apart its contexts lie."""
+"""System, attention, its rates on gold pairs, and the spread of its contexts."""
 
 
 @dataclass(frozen=True)
 class Drawn:
-    """One attention of one system on the sentence pair that is drawn.
+    """The attention of one system that is drawn.
 
     Attributes:
         writes: True if each query is a step that writes a target token.
@@ -60,8 +60,8 @@ class Aligned:
     Attributes:
         sentences: the set, or the file of gold links.
         pairs: number of sentence pairs.
-        drawn: the attentions that are drawn.
-        agreement: a row for each attention and each file of links; None without gold links.
+        drawn: the attention of each system that is drawn.
+        agreement: a row for each attention; None without gold links.
     """
 
     sentences: str
@@ -71,10 +71,13 @@ class Aligned:
 
 
 def select_sites(model: Model, layer: str, only_cross: bool) -> Sites:
-    """Return the attentions from target to source of all layers or of one, or any attention by its
-    name.
+    """Return the attentions that --layer selects.
 
-    Raises: LeftOut for a model without such a layer or attention, naming those that it has.
+    Args:
+        layer: "" for the attentions from target to source of all layers; the number of a layer;
+            or the name of any attention.
+        only_cross: allow only attentions from target to source.
+    Raises: LeftOut for a model without such a layer or attention, naming the known ones.
     """
     sites = recording.sides(model)
     if layer in sites and not only_cross:
@@ -85,7 +88,7 @@ def select_sites(model: Model, layer: str, only_cross: bool) -> Sites:
     if selected:
         return dict.fromkeys(selected, CROSS)
     if layer in sites:
-        message = f"'{layer}' is no attention from the target to the source, so it aligns nothing"
+        message = f"'{layer}' is not an attention from the target to the source"
         raise LeftOut(f"{message}, known: {', '.join(cross)}")
     known = nearest(layer, layers.values() if layer.isdecimal() else sites)
     raise LeftOut(f"no layer '{layer}', {known}")
@@ -97,9 +100,10 @@ def drawn_site(sites: Iterable[str]) -> str:
 
 
 def of_head(weights: Tensor, head: int) -> Tensor:
-    """Return one head's weights, counted from 1, or the mean over heads for 0: (B, H, T, S) -> (B,
-    T, S).
+    """Return the weights of one head: (B, H, T, S) -> (B, T, S).
 
+    Args:
+        head: counted from 1; 0 = the mean over the heads.
     Raises: LeftOut if there are fewer heads.
     """
     if head > weights.size(1):
@@ -121,9 +125,7 @@ class AlignmentOptions(SentenceOptions):
 
 
 class Alignment(Analysis[AlignmentOptions, Aligned]):
-    """The attention of each system on a sentence pair, and its alignment error rate on gold
-    pairs.
-    """
+    """Attention of each system on one sentence pair, and its alignment error rate on gold pairs."""
 
     name = "alignment"
     title = "attention and word alignment"
@@ -135,16 +137,19 @@ class Alignment(Analysis[AlignmentOptions, Aligned]):
         options = self.options
         if options.gold and study.set_names:
             raise ConfigError(
-                "the sentences are those of --gold", where="--on", hint="leave out one of them"
+                "--gold already names the sentence pairs",
+                where="--on",
+                hint="leave out one of them",
             )
         gold = links.read_gold_set(study.run.prep, options.gold) if options.gold else None
         pairs = gold.pairs if gold else None
         count = len((pairs or study.store).src_lengths)
         options.row(count)
         if pairs:
-            rows = range(count)
-            sides = {"sources": map(pairs.src, rows), "targets": map(pairs.tgt, rows)}
-            study.warn_of_unknown({side: unknown_share(ids) for side, ids in sides.items()})
+            sides = {"sources": pairs.src, "targets": pairs.tgt}
+            study.warn_of_unknown(
+                {name: unknown_share(map(side, range(count))) for name, side in sides.items()}
+            )
         agreement: list[AgreementRow] = []
 
         def draw(name: str) -> Drawn:
@@ -164,7 +169,8 @@ class Alignment(Analysis[AlignmentOptions, Aligned]):
     ) -> Drawn:
         """Return the attention of a system on the sentence pair that is drawn."""
         site = drawn_site(sites)
-        (batch,) = study.batches(name, model, np.array([self.options.sentence - 1]), pairs)
+        row = np.array([self.options.sentence - 1])
+        (batch,) = study.batches(name, model, row, pairs, with_context=pairs is None)
         recorded = recording.look(model, batch)
         weights = (recorded["decoder"] | recorded["encoder"])[site]
         matrix = of_head(weights, self.options.head)[0].double().cpu().tolist()
@@ -178,28 +184,24 @@ class Alignment(Analysis[AlignmentOptions, Aligned]):
     def _agreement(
         self, study: Study, name: str, model: Model, sites: Sites, gold: GoldSet
     ) -> list[AgreementRow]:
-        """Return the error rate of each attention on the gold pairs, and the spread of its
-        contexts.
-        """
+        """Return a row for each attention of a system."""
         count = len(gold.gold)
-        counts = {site: np.zeros((count, 4)) for site in sites}
-        spread = {site: np.full(count, np.nan) for site in sites}
-        for batch in study.batches(name, model, pairs=gold.pairs):
+        counts = np.zeros((len(sites), count, 4))
+        spread = np.full((len(sites), count), np.nan)
+        for batch in study.batches(name, model, pairs=gold.pairs, with_context=False):
             assert batch.tgt_lengths is not None
             recorded, rows = recording.look(model, batch)["decoder"], batch.rows.tolist()
-            for site in sites:
+            for i, site in enumerate(sites):
                 weights = of_head(recorded[site], self.options.head).double().cpu()
                 for row, matrix in zip(rows, weights, strict=True):
                     words = gold.src_words[row], gold.tgt_words[row]
-                    aligned = links.word_links(matrix, *words)
-                    counts[site][row] = links.counts(aligned, gold.gold[row])
+                    counts[i, row] = links.counts(links.word_links(matrix, *words), gold.gold[row])
                 if (contexts := recorded.get(site + context_spread.ENDING)) is not None:
-                    values = context_spread.spread(contexts, batch.tgt_lengths)
-                    spread[site][rows] = values.cpu().numpy()
-        draws = study.draws(count).full
+                    spread[i, rows] = context_spread.spread(contexts, batch.tgt_lengths).cpu()
+        draws = study.draws(count)
         return [
-            (name, site, links.rates(counts[site], draws), mean(spread[site], draws))
-            for site in sites
+            (name, site, links.rates(counts[i], draws), mean(spread[i], draws))
+            for i, site in enumerate(sites)
         ]
 
     def present(self, result: Aligned) -> Finding:
@@ -232,7 +234,7 @@ class Alignment(Analysis[AlignmentOptions, Aligned]):
 
 
 def _csv(weights: Heat) -> str:
-    """Return weights with the names of rows and columns as the text of a CSV file."""
+    """Return weights as CSV, with the names of rows and columns."""
     rows = ([row, *values] for row, values in zip(weights.rows, weights.values, strict=True))
     return csv_text([["", *weights.columns], *rows])
 
@@ -240,11 +242,12 @@ def _csv(weights: Heat) -> str:
 def _tokens(
     batch: Batch, side: str, count: int, writes: bool, vocabularies: tuple[Vocabulary, Vocabulary]
 ) -> list[str]:
-    """Name the `count` queries or keys of an attention in the one pair of a batch.
+    """Return the names of the queries or keys of an attention, for a batch of one pair.
 
     Args:
-        side: "source", "target", or "" for numbers.
-        writes: name target steps by the tokens that they write, not by those that they read.
+        side: "source", "target", or "" for other positions, which are numbered.
+        count: the number of queries or keys.
+        writes: name a target step by the token that it writes, not by the token that it reads.
     """
     assert batch.tgt_in is not None and batch.tgt_out is not None
     if side == "target":
@@ -261,13 +264,13 @@ def _tokens(
 
 
 def _strongest_table(drawn: Sequence[Drawn], where: str, head: str) -> Table:
-    """Return a row for each query: the key with its largest weight."""
+    """Return a table with a row for each query: the key with its largest weight."""
     rows = []
     for attention in drawn:
-        about, weights = (attention.system, attention.attention), attention.weights
-        for number, (token, values) in enumerate(zip(weights.rows, weights.values, strict=True), 1):
-            key, weight = max(zip(weights.columns, values, strict=True), key=itemgetter(1))
-            rows.append([*about, number, token, key, weight])
+        panel = attention.weights
+        for number, (token, weights) in enumerate(zip(panel.rows, panel.values, strict=True), 1):
+            key, weight = max(zip(panel.columns, weights, strict=True), key=itemgetter(1))
+            rows.append([attention.system, attention.attention, number, token, key, weight])
     columns = [
         *text_columns("system", "attention"),
         Column("position", "position"),

@@ -1,5 +1,5 @@
-"""What an analysis is: a class with its options, a measuring part that returns plain values, and a
-presenting part.
+"""An analysis is a class with options, a method that measures plain values, and a method that
+presents them.
 
     class Words(Analysis[Options, dict[str, int]]):
         name = "words"
@@ -29,11 +29,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 from nmtkit import console, files, folders
 from nmtkit.errors import ConfigError
 from nmtkit.options import Options as Options
-from nmtkit.options import flag as flag
+from nmtkit.options import flag
 from nmtkit.options import option as option
 from nmtkit.records import FindingInputs, StoredFinding, load_or_warn
 from nmtkit.score import paper as papers
-from nmtkit.score.paper import Measured as Measured
 from nmtkit.tables.fitting import as_wide, wrapped
 from nmtkit.tables.table import Table
 
@@ -42,7 +41,7 @@ if TYPE_CHECKING:
 
 
 class PaperOptions(Options):
-    """The options of an analysis whose numbers some paper prints."""
+    """Options of an analysis that can show a paper's numbers beside its own."""
 
     paper: str = option("", "NAME|FILE", once=True)
     """The printed numbers of a paper (caru, dual_context, memory, phrase, or a file in the form of
@@ -69,7 +68,7 @@ class SentenceOptions(Options):
 
 
 def as_words(options: Mapping[str, Any]) -> list[str]:
-    """Return options with their values as they are typed."""
+    """Return options and their values as words of a command line."""
     words = []
     for key, values in options.items():
         for value in values if isinstance(values, list) else [values]:
@@ -86,10 +85,10 @@ class Finding:
         text: how to read the numbers.
         figure: SVG; None without matplotlib, or if there is nothing to draw.
         bars: a heat map, or example sentences, as plain text for a terminal.
-        facts: seeds and what else is needed to repeat a number, beside the options.
-        attachments: more files: name -> text.
+        facts: what is needed to repeat a number, beside the options: seeds, sizes, …
+        attachments: name -> text of further files.
         paper: a paper's numbers beside the measured numbers.
-        name, title: of the analysis; the runner fills them in.
+        name, title: the name and title of the analysis; the runner fills them in.
     """
 
     table: Table
@@ -102,36 +101,35 @@ class Finding:
     name: str = ""
     title: str = ""
 
-    def with_paper(self, paper: Table) -> Finding:
-        """Return the finding with a paper's numbers, which are also kept as paper.{md,tex,csv}."""
-        forms = {f"paper.{suffix}": content for suffix, content in paper.forms().items()}
-        return replace(self, attachments=self.attachments | forms, paper=paper)
-
     def write(self, folder: Path, inputs: FindingInputs) -> StoredFinding:
-        """Write table.{md,tex,csv}, figure.svg, the attachments and, last, finding.json into
-        analyze/<name>/. An earlier finding stays if the disk is full: its finding.json and its
-        unchanged attachments are removed when all new files are written, before these get their
-        names.
+        """Write finding.json, table.{md,tex,csv}, figure.svg and the attachments into a folder.
 
-        Returns: what finding.json holds.
+        If the disk is full, an earlier finding stays as it is. The files of the earlier finding are
+        removed only after all new files are written under temporary names. Attachments that
+        somebody has edited are never removed.
+
+        Returns: the content of finding.json.
         """
         earlier = stored(folder)
         folders.remove_unfinished(folder)
-        names = sorted(self.attachments)
-        hashes = {name: files.text_sha256(self.attachments[name]) for name in names}
+        hashes = {
+            name: files.text_sha256(self.attachments[name]) for name in sorted(self.attachments)
+        }
         values = {key: getattr(self, key) for key in ("name", "title", "text", "bars", "facts")}
         values["table"] = self.table.as_json()
         values["paper"] = self.paper and self.paper.as_json()
         record = StoredFinding(
-            format=1, **values, attachments=names, hashes=hashes, made_from=inputs
+            format=1, **values, attachments=list(hashes), hashes=hashes, made_from=inputs
         )
-        texts = {f"table.{suffix}": content for suffix, content in self.table.forms().items()}
-        texts |= self.attachments | ({} if self.figure is None else {"figure.svg": self.figure})
+        # The first file here is the last to get its name.
+        texts = {"finding.json": files.json_text(record.model_dump())}
+        texts |= {f"table.{suffix}": content for suffix, content in self.table.forms().items()}
+        texts |= self.attachments
+        if self.figure is not None:
+            texts["figure.svg"] = self.figure
         written = earlier.hashes if earlier else {}
         outdated = {"figure.svg", *written} - {*texts, *files.changed(folder, written)}
         with contextlib.ExitStack() as stack:
-            # The first file here is the last to get its name.
-            texts = {"finding.json": files.json_text(record.model_dump()), **texts}
             for name, content in texts.items():
                 stream = stack.enter_context(files.writing(folder / name))
                 stream.write(content)
@@ -143,10 +141,10 @@ class Finding:
 
 
 def print_finding(finding: StoredFinding, output_format: str) -> None:
-    """Print a finding on stdout in one of the formats of `nmtkit.tables.table`."""
+    """Print a finding on stdout in a format of `nmtkit.tables.table`."""
     if output_format == "json":
-        others = {"format", "attachments", "hashes", "made_from", "facts"}
-        values = finding.model_dump(exclude=others)  # without empty bars
+        left_out = {"format", "attachments", "hashes", "made_from", "facts"}
+        values = finding.model_dump(exclude=left_out)  # without empty bars
         console.print_json(values | {"bars": finding.bars, "facts": finding.facts})
         return
     finding.table.table.print(output_format)
@@ -161,7 +159,7 @@ def print_finding(finding: StoredFinding, output_format: str) -> None:
 
 
 def stored(folder: Path) -> StoredFinding | None:
-    """Return the finding that a folder holds; None if there is none that can be read."""
+    """Return the finding in a folder; None if there is none, or if it cannot be read."""
     return load_or_warn(StoredFinding, folder / "finding.json")
 
 
@@ -171,9 +169,7 @@ R = TypeVar("R")
 
 
 class Analysis(ABC, Generic[O, R]):
-    """One analysis. The class attributes describe it; an instance is the analysis with given
-    options.
-    """
+    """One analysis with its options. The class attributes describe the analysis."""
 
     name: ClassVar[str]
     """The NAME in `nmtkit analyze NAME` and in analyze/NAME/, the folder of its findings."""
@@ -182,13 +178,14 @@ class Analysis(ABC, Generic[O, R]):
     examples: ClassVar[Sequence[str]] = ()
     """Command lines for its help, without `nmtkit analyze NAME`."""
     sets: ClassVar[Literal["none", "one", "some"]] = "one"
-    """Which prepared sets it reads: none, one (the first test set by default), or some (all by
-    default).
+    """Which prepared sets it reads: none, one (default: the first test set), or some (default:
+    all).
     """
     reads_translations: ClassVar[bool] = True
     """False if its findings stay up to date when a system translates a set again."""
     reads_weights: ClassVar[bool] = True
-    """False if it reads translations alone, so it can analyse those of an ensemble."""
+    """False if it reads translations alone, so that it can analyse the translations of ensembles.
+    """
     Options: ClassVar[type[Options]] = Options
     """The class of its options."""
 
@@ -202,7 +199,7 @@ class Analysis(ABC, Generic[O, R]):
 
     @abstractmethod
     def measure(self, study: Study) -> R:
-        """Measure everything that the finding shows, and return it as plain values.
+        """Return everything that the finding shows, as plain values.
 
         Raises: DataError if no system can be measured; ConfigError for an option that does not fit
             the run.
@@ -213,7 +210,7 @@ class Analysis(ABC, Generic[O, R]):
         """Return the table, the figure and a text on how to read them."""
 
     def finding(self, study: Study) -> Finding:
-        """Measure, and return what the finding shows.
+        """Return the finding on the systems of a study.
 
         Raises: as `measure`.
         """
@@ -221,14 +218,14 @@ class Analysis(ABC, Generic[O, R]):
 
 
 class PaperAnalysis(Analysis[P, R]):
-    """An analysis of numbers that some paper prints in a table."""
+    """An analysis that can show the numbers of a paper's table beside its own."""
 
     paper: ClassVar[papers.Kind]
-    """The columns of a paper's tables that it measures."""
+    """The columns of papers' tables that it measures."""
 
     @abstractmethod
-    def printed_too(self, result: R) -> Measured:
-        """Return the measured numbers that a paper's table prints, too."""
+    def printed_too(self, result: R) -> papers.Measured:
+        """Return the measured numbers that papers print."""
 
     def finding(self, study: Study) -> Finding:
         printed = papers.find_table(self.options.paper, self.options.table, self.paper)
@@ -236,5 +233,6 @@ class PaperAnalysis(Analysis[P, R]):
         finding = self.present(result)
         if printed is None:
             return finding
-        ours = self.printed_too(result)
-        return finding.with_paper(papers.compared(printed, self.paper, ours, study.dataset))
+        paper = papers.compared(printed, self.paper, self.printed_too(result), study.dataset)
+        forms = {f"paper.{suffix}": content for suffix, content in paper.forms().items()}
+        return replace(finding, attachments=finding.attachments | forms, paper=paper)

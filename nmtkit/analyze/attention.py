@@ -11,7 +11,6 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import AliasChoices, Field
 
-from nmtkit import console
 from nmtkit.analyze.alignment import drawn_site, of_head
 from nmtkit.analyze.analysis import Analysis, Finding, Options, option
 from nmtkit.analyze.study import Study
@@ -34,9 +33,7 @@ class AttentionOptions(Options):
 
 @dataclass(frozen=True)
 class SentenceAttention:
-    """One sentence as a system reads it: the tokens of both sides, and the weights (T, S) of target
-    tokens on source tokens.
-    """
+    """The tokens of a sentence pair, and the attention (T, S) of target tokens to source tokens."""
 
     src: list[str]
     tgt: list[str]
@@ -53,8 +50,8 @@ class SystemAttention(Record):
     It is stored as analyze/attention/SYSTEM.attention.json.
 
     Attributes:
-        site: which attention, and which of its heads.
-        sentences: by line, from 0.
+        site: the name of the attention, and how its heads are combined.
+        sentences: line (from 0) -> attention.
     """
 
     again: ClassVar[str] = "nmtkit analyze attention --force"
@@ -66,8 +63,8 @@ class SystemAttention(Record):
 
 
 def lines_that_differ(study: Study, count: int) -> list[int]:
-    """Return the lines on which the sentence BLEU of the run's systems differs most, in order; of
-    equal lines the first.
+    """Return the lines (from 0, sorted) on which sentence BLEU of the run's systems differs most.
+    Of equal differences the first lines are taken.
     """
     folders = current_translations(study.run, study.set_name)
     scores = bleu_of(study.run, study.text_set, folders)
@@ -77,14 +74,14 @@ def lines_that_differ(study: Study, count: int) -> list[int]:
 
 
 def attention_of(study: Study, name: str, lines: Sequence[int]) -> SystemAttention:
-    """Return how a system reads the source at each token of its translation: mean over the heads of
-    its last layer but one.
+    """Return the attention of a system to the source at each token of its translation: the mean
+    over the heads of its last layer but one.
 
     Args:
         name: a system that has translated the set.
-        lines: from 0; lines with an empty output, as of a blank source, are left out.
-    Raises: DataError if its translation lacks subwords; LeftOut if it does not attend to the source
-        alone.
+        lines: the lines to read, from 0. Lines with an empty translation are left out.
+    Raises: DataError if the translation has no subwords; LeftOut if the system does not attend to
+        the source alone.
     """
     store, set_name = study.store, study.set_name
     path = study.run.system(name).translation(set_name) / "hyp.subwords.txt"
@@ -98,28 +95,20 @@ def attention_of(study: Study, name: str, lines: Sequence[int]) -> SystemAttenti
     pairs = GivenPairs(list(src), list(tgt), store.spans, store.documents)
     rows = np.array([i for i in lines if subwords[i]], dtype=np.int64)
     sentences = {}
-    with console.progress(f"{name}: attention", len(rows)) as advance:
-        for batch in recording.batches(pairs, study.device, model.context_rule, rows):
-            weights = of_head(recording.look(model, batch)["decoder"][site], 0).float().cpu()
-            recording.check_positions(weights, batch)
-            for i, matrix in zip(batch.rows.tolist(), weights, strict=True):
-                read = [src_vocabulary[k] for k in pairs.src(i).tolist()]
-                tokens = [*subwords[i], SPECIALS[EOS]]
-                real = matrix[: len(tokens), : len(read)].tolist()
-                sentences[i] = SentenceAttention(read, tokens, real)
-            advance(len(batch.rows))
-    return SystemAttention(
-        system=name,
-        site=f"{site}, mean over heads",
-        set_name=set_name,
-        sentences=sentences,
-    )
+    for batch in study.batches(name, model, rows, pairs):
+        weights = of_head(recording.look(model, batch)["decoder"][site], 0).float().cpu()
+        recording.check_positions(weights, batch)
+        for i, matrix in zip(batch.rows.tolist(), weights, strict=True):
+            read = [src_vocabulary[k] for k in pairs.src(i).tolist()]
+            tokens = [*subwords[i], SPECIALS[EOS]]
+            real = matrix[: len(tokens), : len(read)].tolist()
+            sentences[i] = SentenceAttention(read, tokens, real)
+    site += ", mean over heads"
+    return SystemAttention(system=name, site=site, set_name=set_name, sentences=sentences)
 
 
 class Attention(Analysis[AttentionOptions, list[SystemAttention]]):
-    """The attention of each system on its own translations, kept for the report's sentence
-    explorer.
-    """
+    """The attention of each system on its own translations, for the report's sentence explorer."""
 
     name = "attention"
     title = "what systems attend to in their translations"

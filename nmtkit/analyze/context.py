@@ -1,5 +1,5 @@
-"""Analysis `context`: is the context used? It compares loss and BLEU with the true context, with
-none, and with other contexts, and shows attention and examples.
+"""Analysis `context`: loss and BLEU with the own context, without context, and with other contexts,
+with attention and examples.
 """
 
 from __future__ import annotations
@@ -7,8 +7,6 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 from typing import Any
-
-import numpy as np
 
 from nmtkit.analyze import context_reading
 from nmtkit.analyze.analysis import Analysis, Finding, Options
@@ -36,15 +34,15 @@ P_VALUES = ("paired_bootstrap", "sacrebleu_randomization")
 
 @dataclass(frozen=True)
 class ContextUse:
-    """How loss and BLEU of some systems on a set change with the context.
+    """Loss and BLEU of some systems on a set under each condition.
 
     Attributes:
         set_name: the set.
-        signature: of BLEU.
-        draws: of the significance tests.
-        systems: system -> condition -> loss, BLEU and the use of the context.
+        signature: the signature of BLEU.
+        draws: the draws of the significance tests.
+        systems: system -> condition -> results.
         examples: the sentences that gain most from their context.
-        facts: of the finding.
+        facts: the facts of the finding.
     """
 
     set_name: str
@@ -56,7 +54,7 @@ class ContextUse:
 
 
 class Context(Analysis[Options, ContextUse]):
-    """What the context is worth to each system that reads one."""
+    """How much each system that reads a context gains from it."""
 
     name = "context"
     title = "whether the context is used"
@@ -65,23 +63,21 @@ class Context(Analysis[Options, ContextUse]):
 
     def measure(self, study: Study) -> ContextUse:
         study.set_names = study.set_names or [s.name for s in study.run.sets("dev")][:1]
-        set_name = study.set_name
+        set_name, nobody = study.set_name, "no system reads context"
         study.run.check_text(set_name)
-        hint = TRAIN_ONE
-        readers = study.each(lambda name: Reader(study, name), "no system reads context", hint)
+        readers = study.each(lambda name: Reader(study, name), nobody, TRAIN_ONE)
         path = documents_file(study.run.prep, set_name)
         if not path.is_file():
-            message = f"the set '{set_name}' has no documents: each sentence stands alone,"
+            message = f"the set '{set_name}' has no documents: each sentence stands alone, without"
             hint = f"nmtkit prep … --docs {set_name}=FILE, or another --on"
-            raise DataError(f"{message} without any context", where=path, hint=hint)
+            raise DataError(f"{message} any context", where=path, hint=hint)
         store, metrics = study.store, scorer_of(study.run, set_name)
         draws = study.draws(len(store))
-        systems = {}
-        examples = []
+        systems, examples = {}, []
         for name, reader in readers.items():
-            of_system = systems[name] = reader.compare(draws)
-            nats = (of_system[label].loss.statistics[:, 0] for label in (NONE, OWN))
-            examples += reader.examples(np.subtract(*nats))
+            systems[name] = reader.compare(draws)
+            without, own = (systems[name][label].loss.statistics[:, 0] for label in (NONE, OWN))
+            examples += reader.examples(without - own)
         return ContextUse(
             set_name,
             metrics.score("bleu", metrics.refs[0]).signature,
@@ -105,8 +101,6 @@ class Context(Analysis[Options, ContextUse]):
             "context words: attention that they get from source words, weighted by what each "
             "source word takes from the context; source words: what each takes from the context"
         )
-        bars = [f"{title}\n({note})", context_reading.as_text(result.examples)]
-        attachments = {"examples.html": context_reading.as_html(title, note, result.examples)}
         return Finding(
             table=_table(result),
             text=(
@@ -115,24 +109,25 @@ class Context(Analysis[Options, ContextUse]):
                 "gain does not come from the content of the context."
             ),
             figure=_figure(result),
-            bars="\n\n".join(bars),
+            bars=f"{title}\n({note})\n\n{context_reading.as_text(result.examples)}",
             facts=result.facts,
-            attachments=attachments,
+            attachments={"examples.html": context_reading.as_html(title, note, result.examples)},
         )
 
 
 def _rows(name: str, conditions: Conditions, draws: Draws) -> Rows:
-    rows, base = [], conditions[OWN]
+    """Return a row for each condition of a system."""
+    rows, own = [], conditions[OWN]
     for label, condition in conditions.items():
-        loss = _cells(condition.loss, base.loss, draws)
-        bleu = _cells(condition.bleu, base.bleu, draws)
+        loss = _cells(condition.loss, own.loss, draws)
+        bleu = _cells(condition.bleu, own.bleu, draws)
         about = name, label, condition.changed
         rows.append([*about, *loss, *bleu, condition.kept, condition.on_words])
     return rows
 
 
 def _cells(metric: Metric | None, own: Metric | None, draws: Draws) -> list[Any]:
-    """Return the score in a condition, its difference to the score with the own context, and p."""
+    """Return a score, its difference to the score with the own context, and the p of this."""
     if metric is None or own is None:
         return [None] * (2 + len(P_VALUES))
     if metric is own:
@@ -169,7 +164,7 @@ def _table(result: ContextUse) -> Table:
             "no BLEU, because they were not translated before"
         ),
         (
-            f"Δ and p: against the system's own context; {tests}; {draws.full.describe()}; "
+            f"Δ and p: against the system's own context; {tests}; {draws.describe()}; "
             f"{draws.swaps}; {FEW}; {FEW_DIFFERENT}"
         ),
         (
@@ -189,7 +184,7 @@ def _table(result: ContextUse) -> Table:
 
 
 def _figure(result: ContextUse) -> str | None:
-    """Draw how much each other context raises the loss of each system."""
+    """Return the figure of how much each other context raises the loss of each system."""
     systems, draws = result.systems, result.draws
     series = {
         label: [difference(c[label].loss, c[OWN].loss, draws) for c in systems.values()]

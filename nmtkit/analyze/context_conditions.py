@@ -1,10 +1,9 @@
-"""How a system reads a set with its own contexts, and with contexts that replace them."""
+"""Loss, BLEU and reading of a system with its own contexts, and with contexts that replace them."""
 
 from __future__ import annotations
 
 import copy
 import dataclasses
-import operator
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -37,12 +36,12 @@ REPLACEMENTS: dict[str, Kind] = {
     OTHERS: "foreign",
 }
 EXAMPLES = 5
-"""Sentences shown of each system: those that gain most from their context."""
+"""Number of sentences shown of each system: those that gain most from their context."""
 
 
 def conditions(rule: ContextRule) -> dict[str, ContextRule]:
-    """Return the rule of each condition by name: the system's own, then the REPLACEMENTS."""
-    # Another seed, so that a system with random contexts does not draw its own contexts again.
+    """Return condition -> rule: the system's own rule, then the REPLACEMENTS."""
+    # With another seed, a system with random contexts does not draw its own contexts again.
     seed = rule.seed + 1
     replacements = {
         label: dataclasses.replace(rule, kind=kind, seed=seed)
@@ -52,8 +51,9 @@ def conditions(rule: ContextRule) -> dict[str, ContextRule]:
 
 
 class Replaced(Documents):
-    """Documents whose contexts come from another rule than the system's. A sentence gets at most as
-    many sentences as it has under the system's rule, unless that rule takes whole documents.
+    """Documents whose contexts come from another rule than the system's own. A sentence gets at
+    most as many context sentences as under the system's rule, unless that rule takes whole
+    documents.
 
     Args:
         documents: the documents of the set.
@@ -75,11 +75,11 @@ class Condition:
     """The results of a system on a set whose contexts come from one rule.
 
     Attributes:
-        bleu: None if the contexts need translations that the system has not made yet.
+        bleu: None if the contexts need translations that the system has not made.
         changed: number of sentences with another context than their own.
         loss: the loss on the references.
-        kept: the share of its own state that a source subword keeps.
-        on_words: the share of its attention that falls on context words.
+        kept: the share of its own state that a source subword keeps; empty if not recorded.
+        on_words: the share of its attention that falls on context words; empty if not recorded.
     """
 
     bleu: Metric | None
@@ -93,11 +93,8 @@ Conditions = Mapping[str, Condition]
 
 
 class Reader:
-    """Reads a set with one system, under each condition.
+    """Reads the set of a study with one system, under each condition.
 
-    Args:
-        study: gives the set and the device.
-        name: the system.
     Raises: LeftOut if the system reads no context.
     """
 
@@ -115,57 +112,59 @@ class Reader:
 
     @cached_property
     def scorer(self) -> Scorer:
-        """The scorer that translates with the model and holds its vocabularies."""
+        """The scorer that translates with the model and has its vocabularies."""
         return self.study.scorer(self.model, self.study.run.system(self.name).searching())
 
     def compare(self, draws: Draws) -> Conditions:
-        """Return the results of the system under each condition. The losses of all conditions are
-        of the same sentences: those that are short enough with every context.
+        """Return the results of the system under each condition. Sentences that are too long under
+        one condition are left out of the loss under all conditions.
         """
-        results = {}
+        results, stores = {}, {}
         metrics = scorer_of(self.study.run, self.study.set_name)
-        stores, rows = self._stores(), recording.readable_rows(self.store, None)
+        for label, rule in conditions(self.rule).items():
+            if label != OTHERS or len(self.store.documents) > 1:
+                stores[label] = copy.copy(self.store)
+                stores[label].documents = Replaced(self.store.documents, rule)
+        rows = recording.readable_rows(self.store, None, np.arange(len(self.store)))
         for store in stores.values():
             rows = recording.readable_rows(store, self.rule, rows)
-        self.study.too_long[self.name] += len(self.store) - len(rows)
+        self.study.note_too_long(self.name, len(self.store) - len(rows))
         with workers.one_thread(self.device):
             for label, store in stores.items():
                 bleu = None
                 if label in (OWN, NONE) or not self.rule.targets:
                     bleu = metrics.score("bleu", self._translations(label, store.documents))
-                changed = sum(map(operator.ne, self._contexts(self.store), self._contexts(store)))
-                loss, sums = self._read(store, rows)
-                shares = _shares(sums, self.sites, draws)
-                results[label] = Condition(bleu, changed, _loss(loss), *shares)
+                own, other = self.store.documents, store.documents
+                changed = sum(
+                    own.context(i, self.rule) != other.context(i, self.rule)
+                    for i in range(len(store))
+                )
+                nats, sums = self._read(store, rows)
+                value, signature = float(mean(nats.sum(0))), "nats a subword, </s> included"
+                loss = Metric("loss", "loss", value, signature, nats, mean, higher_is_better=False)
+                kept, on_words = ratios(sums[:, :2], sums[:, [2, 2]], draws)
+                results[label] = Condition(
+                    bleu,
+                    changed,
+                    loss,
+                    kept if self.sites.gates else Estimate(None),
+                    on_words if self.sites.attention else Estimate(None),
+                )
         return results
 
-    def _stores(self) -> dict[str, Store]:
-        """Return the set under each condition; without the one of other documents if there are
-        none.
-        """
-        stores = {}
-        for label, rule in conditions(self.rule).items():
-            if label != OTHERS or len(self.store.documents) > 1:
-                stores[label] = copy.copy(self.store)
-                stores[label].documents = Replaced(self.store.documents, rule)
-        return stores
-
-    def _contexts(self, store: Store) -> list[list[int]]:
-        """Return the sentences that are the context of each sentence."""
-        return [store.documents.context(i, self.rule) for i in range(len(store))]
-
     def _translations(self, label: str, documents: Documents) -> list[str]:
-        """Return the translations of the set under one condition."""
+        """Return the translations of the set with the contexts of some documents."""
         lines = list(files.text_lines(self.study.run.source(self.study.set_name)))
         with console.progress(f"{self.name}: context {label}", len(lines)) as self.scorer.done:
             return [line.text for line in self.scorer.translate_window(lines, None, documents)]
 
     def _read(self, store: Store, rows: Ints) -> tuple[Floats, Floats]:
-        """Return two arrays of sums by sentence, zero for those that are not among the rows.
+        """Return two arrays with a row for each sentence of the set.
 
         Returns: (N, 2), loss in nats and number of subwords of each reference; (N, 3), sums of
             `Reading.kept` and `Reading.on_words` over the source subwords, and the number of these
-            subwords. A row of the second array is zero if the sentence has no context.
+            subwords. Sentences that are not among the rows have zeros, and in the second array
+            sentences without context too.
         """
         loss, sums = np.zeros((len(store), 2)), np.zeros((len(store), 3))
         for batch in recording.batches(store, self.device, self.rule, rows):
@@ -180,10 +179,10 @@ class Reader:
         return loss, sums
 
     def examples(self, gains: Floats) -> list[Example]:
-        """Return the sentences that gain most from their context; equal texts appear once.
+        """Return the sentences that gain most from their context. Equal texts appear once.
 
         Args:
-            gains: (N), the gain of each sentence in nats.
+            gains: (N) the gain of each sentence in nats.
         """
         if not (self.sites.attention or self.sites.gates):
             return []
@@ -196,28 +195,13 @@ class Reader:
             if reading is not None:
                 text = *reading.symbols, *batch.src[0].tolist()
                 readings.setdefault(text, (row, reading))
-        return [self._example(*reading, gains) for reading in readings.values()]
-
-    def _example(self, row: int, reading: Reading, gains: Floats) -> Example:
-        title = f"{self.name}, line {row + 1}: {gains[row]:+.2f} nats from its context"
-        source, target = (ids(row)[:-1].tolist() for ids in (self.store.src, self.store.tgt))
-        reference = self.scorer.tgt_side.surface(self.scorer.tgt_vocab.decode(target))
-        vocabulary, splitter = self.scorer.src_vocab, self.scorer.src_side.splitter
-        return context_reading.example(title, reading, source, reference, vocabulary, splitter)
-
-
-def _loss(sums: Floats) -> Metric:
-    """Return the loss of a set, from nats and subwords of its sentences (N, 2)."""
-    value, signature = float(mean(sums.sum(0))), "nats a subword, </s> included"
-    return Metric("loss", "loss", value, signature, sums, mean, higher_is_better=False)
-
-
-def _shares(sums: Floats, sites: context_reading.Sites, draws: Draws) -> list[Estimate]:
-    """Return `Condition.kept` and `Condition.on_words`, empty if the model does not record them.
-
-    Args:
-        sums: (N, 3) as `Reader._read` returns them.
-    """
-    shares = ratios(sums[:, :2], sums[:, [2, 2]], draws.full)
-    recorded = sites.gates, sites.attention
-    return [share if of else Estimate(None) for share, of in zip(shares, recorded, strict=True)]
+        scorer, examples = self.scorer, []
+        vocabulary, splitter = scorer.src_vocab, scorer.src_side.splitter
+        for row, reading in readings.values():
+            title = f"{self.name}, line {row + 1}: {gains[row]:+.2f} nats from its context"
+            source, target = (ids(row)[:-1].tolist() for ids in (self.store.src, self.store.tgt))
+            reference = scorer.tgt_side.surface(scorer.tgt_vocab.decode(target))
+            examples.append(
+                context_reading.example(title, reading, source, reference, vocabulary, splitter)
+            )
+        return examples

@@ -1,5 +1,5 @@
-"""Attention of source words to words of the context, the other sentences of the document, and the
-share of its own state that each source word keeps.
+"""How much each source word reads of the words of its context (other sentences of the document),
+and how much of its own state it keeps.
 """
 
 from __future__ import annotations
@@ -24,9 +24,11 @@ from nmtkit.text.vocabulary import BOS, EOS, SPECIALS, Vocabulary
 
 WeightedWord = tuple[str, float]
 LENGTH = 23
-"""The length of the context of a probe whose sentences have the lengths `recording.PROBE`."""
+"""The length of the made-up context; the source has another length, `recording.PROBE[0]`."""
 STRONG = 1.5
-"""In text a word is marked if its weight is at least this many times the mean of its line."""
+"""In text a word is marked if its weight is at least STRONG times the mean of its line."""
+BROKEN = "####"
+"""How `BREAK` is shown."""
 PAGE = """<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -65,9 +67,9 @@ class Sites:
 
     Attributes:
         attention: the attentions of source words to context words.
-        ahead: positions before the context's own among the keys (a first symbol).
-        joined: these attentions read context and source as one text, the context first.
-        gates: what is kept of a word's own state.
+        ahead: number of keys before the words of a context (1 for a first symbol <s>).
+        joined: True if these attentions read context and source as one text, the context first.
+        gates: the gates that record how much of its own state a word keeps.
     """
 
     attention: tuple[str, ...]
@@ -81,8 +83,8 @@ class Reading:
     """What a source sentence of S subwords reads in the C symbols of its contexts.
 
     Attributes:
-        weights: (S, C) attention to each symbol, mean over heads and layers. It sums to 1 where
-            contexts are read by themselves, to less where they are one text with the source.
+        weights: (S, C) attention to each symbol, mean over heads and layers. A row sums to 1, or to
+            less if context and source are one text.
         kept: (S) share of its own state that each subword keeps; None without a gate.
         symbols: (C) ids.
     """
@@ -105,7 +107,7 @@ class Reading:
 
 
 def sites_of(model: Model) -> Sites:
-    """Return where a model reads contexts, by the shapes of what it records on a probe."""
+    """Return where a model reads contexts, by the shapes of what it records on made-up pairs."""
     recorded = recording.probed(model, LENGTH)["encoder"]
     gates = tuple(site for site in recorded if site.endswith(OF_CONTEXT))
     source, both = recording.PROBE[0], recording.PROBE[0] + LENGTH
@@ -126,60 +128,48 @@ def sites_of(model: Model) -> Sites:
 
 def readings(model: Model, batch: Batch, sites: Sites) -> list[Reading | None]:
     """Return what each source of a batch reads; None for a source without context."""
-    if batch.context is None:
+    context = batch.context
+    if context is None:
         return [None] * len(batch.src)
     recorded = recording.look(model, batch)["encoder"]
     gates = [recorded[site] for site in sites.gates]
     kept = torch.stack(gates).mean(0).double().cpu().numpy() if gates else None
-    maps = [_attention(recorded, site, batch, sites.joined) for site in sites.attention]
-    of_sources = []
+    maps = [_attention(recorded, site, context, sites.joined) for site in sites.attention]
+    of_sources: list[Reading | None] = []
     for row, length in enumerate((batch.src_lengths - 1).tolist()):  # without </s>
-        contexts = _symbols(batch.context, row, sites.ahead)
-        weights = [_of_source(attention[row], length, contexts, sites.joined) for attention in maps]
-        symbols = sum(contexts, [])
-        mean = np.mean(weights or [np.zeros((length, len(symbols)))], axis=0)
-        reading = Reading(mean, None if kept is None else kept[row, :length], symbols)
-        of_sources.append(reading if contexts else None)
+        texts = [
+            [BOS] * sites.ahead + context.ids[number, : int(context.lengths[number])].tolist()
+            for number in context.rows[row].tolist()
+            if number >= 0
+        ]
+        if not texts:
+            of_sources.append(None)
+            continue
+        symbols = sum(texts, [])
+        before = len(symbols)
+        weights = []  # (S, C) of each site
+        for attention in maps:
+            if sites.joined:
+                weights.append(attention[row, 0, before : before + length, :before])
+            else:
+                read = zip(attention[row], texts, strict=False)
+                parts = [of_text[:length, : len(text)] for of_text, text in read]
+                weights.append(np.concatenate(parts, axis=1))
+        own = None if kept is None else kept[row, :length]
+        mean = np.mean(weights or [np.zeros((length, before))], axis=0)
+        of_sources.append(Reading(mean, own, symbols))
     return of_sources
 
 
-def _symbols(context: Context, row: int, ahead: int) -> list[list[int]]:
-    """Return the symbols of each context of a source."""
-    return [
-        [BOS] * ahead + context.ids[number, : int(context.lengths[number])].tolist()
-        for number in context.rows[row].tolist()
-        if number >= 0
-    ]
-
-
-def _of_source(attention: Floats, length: int, contexts: list[list[int]], joined: bool) -> Floats:
-    """Return the attention of a source's subwords to the symbols of its contexts (S, C).
-
-    Args:
-        attention: of the source, as `_attention` returns it.
-        length: S.
-        contexts: the symbols of each.
-        joined: as of `Sites`.
-    """
-    if joined:
-        before = sum(map(len, contexts))
-        return attention[0, before : before + length, :before]
-    parts = [
-        weights[:length, : len(ids)] for weights, ids in zip(attention, contexts, strict=False)
-    ]
-    return np.concatenate([np.zeros((length, 0)), *parts], axis=1)
-
-
-def _attention(recorded: dict[str, Tensor], site: str, batch: Batch, joined: bool) -> Floats:
+def _attention(recorded: dict[str, Tensor], site: str, context: Context, joined: bool) -> Floats:
     """Return the attention of a site, mean over heads: (B, J, S, M) to each of J contexts, or
-    (B, 1, C+S, C+S) in the text of both.
+    (B, 1, C+S, C+S) if context and source are one text.
     """
-    assert batch.context is not None
     weights = recorded[site].double()
     if joined:
         return weights.mean(1, keepdim=True).cpu().numpy()
-    weights = weights.view(*batch.context.rows.shape, *weights.shape[1:]).mean(2)
-    # How much each context weighs, where a model weighs them: (B, J) or (B, H, S, J).
+    weights = weights.view(*context.rows.shape, *weights.shape[1:]).mean(2)
+    # The weight of each context, in models that weigh contexts: (B, J) or (B, H, S, J).
     for name in (f"{site}_sentences", f"{site.rpartition('.')[0]}.sentences"):
         if name in recorded:
             share = recorded[name].double()
@@ -188,13 +178,9 @@ def _attention(recorded: dict[str, Tensor], site: str, batch: Batch, joined: boo
     return weights.cpu().numpy()
 
 
-BROKEN = "####"
-"""How `BREAK` is shown."""
-
-
 @dataclass(frozen=True)
 class Example:
-    """A sentence and what it reads: words with a weight each."""
+    """A sentence and its context, as words with weights."""
 
     title: str
     context: list[WeightedWord]
@@ -210,11 +196,11 @@ def example(
     vocabulary: Vocabulary,
     splitter: Splitter,
 ) -> Example:
-    """Return a sentence as words: those of the source with what each takes from the context (mean
-    of its subwords), those of the context with what is read there.
+    """Return a sentence and its context as words with weights.
 
-    A context word's weight is the attention it gets from all source words, in proportion to what
-    each of these takes; the weights sum to 1.
+    The weight of a source word is the share that the word takes from the context (mean of its
+    subwords). The weight of a context word is the attention from all source words, each weighted by
+    its share; the weights sum to 1.
     """
     of_context = reading.share @ reading.weights
     if (total := of_context.sum()) > 0:
@@ -233,7 +219,7 @@ def example(
 def _words(
     subwords: Sequence[str], values: Floats, splitter: Splitter
 ) -> list[tuple[str, list[float]]]:
-    """Return words, each with the values of its subwords; a break and </s> are words."""
+    """Return each word with the values of its subwords. A break and </s> are words."""
     words: list[tuple[list[str], list[float]]] = []
     begins = True
     for subword, value, is_end in zip(
@@ -249,7 +235,7 @@ def _words(
 
 
 def as_text(examples: Sequence[Example]) -> str:
-    """Return examples for a terminal: *word*(weight) where much is read, or much is taken."""
+    """Return examples for a terminal; words with a large weight are shown as *word*(weight)."""
 
     def line(name: str, words: Sequence[WeightedWord]) -> str:
         least = STRONG * sum(weight for _, weight in words) / max(len(words), 1)
@@ -264,7 +250,7 @@ def as_text(examples: Sequence[Example]) -> str:
 
 
 def as_html(title: str, note: str, examples: Sequence[Example]) -> str:
-    """Return a page without external resources. A darker word is read more, or takes more."""
+    """Return an HTML page without external resources. A darker word has a larger weight."""
     pages = jinja2.Environment(keep_trailing_newline=True)
     pages.filters["escape"] = html.escape
     return pages.from_string(PAGE).render(title=title, note=note, examples=examples)

@@ -12,22 +12,15 @@ from typing import Any
 import nmtkit
 from nmtkit import console, files, trust
 from nmtkit.analyze import ANALYSES
-from nmtkit.analyze.analysis import (
-    Analysis,
-    Finding,
-    Options,
-    as_words,
-    flag,
-    print_finding,
-    stored,
-)
+from nmtkit.analyze.analysis import Analysis, as_words, print_finding, stored
 from nmtkit.analyze.study import Study
 from nmtkit.data.documents import documents_file
 from nmtkit.data.store import spans_files
-from nmtkit.errors import ConfigError, DataError, check_known, counted
+from nmtkit.errors import ConfigError, DataError, check_known
 from nmtkit.locks import check_writable, locked
 from nmtkit.models import checkpoints
 from nmtkit.names import HINT, is_new_name
+from nmtkit.options import Options, flag
 from nmtkit.records import FindingInputs, StoredFinding
 from nmtkit.run import Run, code_commit
 from nmtkit.tables.table import check_format
@@ -37,10 +30,12 @@ AnyAnalysis = Analysis[Any, Any]
 
 
 def find(name: str) -> type[AnyAnalysis]:
-    """Return the class of an analysis of ANALYSES, or of another package (`package.module:Class`).
+    """Return the class of an analysis.
 
-    Raises: ConfigError for an unknown name (naming the nearest analysis), a class without title or
-        without a name of its own, or as `load_class` and `check_base`.
+    Args:
+        name: a name in ANALYSES, or `package.module:Class` for the user's own.
+    Raises: ConfigError for an unknown name (with the nearest known one), a class without a title or
+        a free name, or as `load_class` and `check_base`.
     """
     if name in ANALYSES:
         module = importlib.import_module(f"nmtkit.analyze.{name}")
@@ -55,7 +50,7 @@ def find(name: str) -> type[AnyAnalysis]:
         if not hasattr(cls, attribute):
             hint = f'write in the class: {attribute} = "…"'
             raise ConfigError(f"{name} has no {attribute}", where=place_of(cls), hint=hint)
-    # The name becomes a folder, which must not be that of an analysis of nmtkit.
+    # The name becomes a folder. It must not be the folder of another analysis.
     is_own = not cls.__module__.startswith("nmtkit.")
     if is_own and (cls.name in ANALYSES or not is_new_name(cls.name)):
         message = f"{cls.name!r} cannot name an analysis of your own"
@@ -71,7 +66,7 @@ def summary(name: str) -> str:
 
 
 def check_option(cls: type[AnyAnalysis], key: str) -> None:
-    """Raise ConfigError for an option that only other analyses have."""
+    """Raise ConfigError if only other analyses have an option."""
     having = [name for name in ANALYSES if key in find(name).Options.model_fields]
     if having and key not in cls.Options.model_fields:
         message = f"the analysis '{cls.name}' has no such option"
@@ -114,6 +109,11 @@ def analyze(
 def _study(
     run: Run, cls: type[AnyAnalysis], systems: Sequence[str], set_names: Sequence[str]
 ) -> Study:
+    """Return the study of some systems and sets.
+
+    Raises: ConfigError for an unknown system, or for sets that the analysis does not read;
+        DataError if the run has no system.
+    """
     where, reads = "--on", f"`analyze {cls.name}` reads"
     if set_names and cls.sets == "none":
         raise ConfigError(f"{reads} no set of the run", where=where, hint="leave it out")
@@ -129,9 +129,9 @@ def _study(
 
 
 def _system(run: Run, cls: type[AnyAnalysis], name: str) -> str:
-    """Return the name of a system; or of a translation without weights, if none are read.
+    """Return the name of a system, or of a translation without weights if the analysis reads none.
 
-    Raises: ConfigError if there is no such system, or the analysis reads weights that it lacks.
+    Raises: ConfigError if there is no such system, or if the analysis needs weights.
     """
     paths = (run.path / "systems").glob("[!.]*/translate/[!.]*/hyp.txt")
     if name in run.system_names() or name not in {path.parents[2].name for path in paths}:
@@ -162,50 +162,42 @@ def current(analysis: AnyAnalysis, study: Study, force: bool = False) -> StoredF
             console.say(f"{name}: up to date (--force repeats it)")
             return earlier
         check_writable(study.folder)
-        finding = measured(analysis, study)
+        finding = analysis.finding(study)
+        finding.facts.update(study.facts)
+        if study.left_out:
+            finding.facts["left_out"] = study.left_out
+        if study.checkpoints:
+            finding.facts["checkpoints"] = study.checkpoints
         finding.facts.update({"version": nmtkit.__version__, "commit": code_commit()})
+        table = replace(finding.table, notes=[*finding.table.notes, *study.warnings])
+        finding = replace(finding, table=table, name=name, title=analysis.title)
         return finding.write(study.folder, inputs)
 
 
-def measured(analysis: AnyAnalysis, study: Study) -> Finding:
-    """Return a new finding, with what the study has noted."""
-    finding = analysis.finding(study)
-    left_out = [
-        f"{name}: {counted(count, 'sentence')} left out, too long to be read"
-        for name, count in study.too_long.items()
-        if count
-    ]
-    table = replace(finding.table, notes=[*finding.table.notes, *study.warnings, *left_out])
-    finding.facts.update(study.facts)
-    if study.left_out:
-        finding.facts["left_out"] = study.left_out
-    if study.checkpoints:
-        finding.facts["checkpoints"] = study.checkpoints
-    return replace(finding, table=table, name=analysis.name, title=analysis.title)
-
-
 def inputs_of(study: Study, analysis: AnyAnalysis) -> FindingInputs:
-    """Return all inputs of a finding: options, corpus, texts, and each system's weights, log and
-    translations, if the analysis reads them; of an analysis of the user's own, its code too.
+    """Return all inputs of a finding: options, corpus, texts, and the weights, log and translations
+    of each system; for the user's own analysis also its code.
     """
     run, options, cls = study.run, analysis.options, type(analysis)
     is_own = not cls.__module__.startswith("nmtkit.")
-    code = [Path(inspect.getfile(cls))] if is_own else []
+    hashes = _hashes_of_run(study, cls.reads_translations)
+    for path in [*options.paths(), *([Path(inspect.getfile(cls))] if is_own else [])]:
+        texts = path, *path.glob("*.txt*"), *path.glob("*/*.txt*")  # of a folder
+        hashes |= {str(p): files.sha256(p) for p in texts if p.is_file()}
     return FindingInputs(
         nmtkit=nmtkit.__version__,
         analysis=f"{cls.__module__}:{cls.__qualname__}" if is_own else "",
         prepared=run.manifest().fingerprint,
         systems=study.systems,
         options={"set_names": study.set_names, **options.model_dump(mode="json")},
-        files=_hashes_of_run(study, cls.reads_translations)
-        | _hashes_of_paths([*options.paths(), *code]),
+        files=hashes,
         weights={name: checkpoints.current(run.system(name)) for name in study.systems},
         words=as_words(options.model_dump(mode="json", exclude_defaults=True)),
     )
 
 
 def _hashes_of_run(study: Study, translations: bool) -> dict[str, str]:
-    """Return path in the run -> SHA-256, for texts, settings, logs and, if asked, translations."""
+    """Return path in the run -> SHA-256 of texts, settings, logs and, if asked, translations."""
     run = study.run
     # The fingerprint of the prepared corpus covers no text, and nothing of test sets.
     paths = [path for s in run.sets() for path in (run.source(s.name), *run.references(s.name))]
@@ -217,12 +209,3 @@ def _hashes_of_run(study: Study, translations: bool) -> dict[str, str]:
         paths += [folder / "config.toml", folder / "metrics.jsonl"]
         paths += sorted(folder.glob("translate/[!.]*/[!.]*")) if translations else []
     return files.hashes(paths, run.path)
-
-
-def _hashes_of_paths(paths: Sequence[Path]) -> dict[str, str]:
-    """Return path -> SHA-256, for files and for the texts in folders."""
-    hashes: dict[str, str] = {}
-    for path in paths:
-        named = path, *path.glob("*.txt*"), *path.glob("*/*.txt*")
-        hashes |= {str(p): files.sha256(p) for p in named if p.is_file()}
-    return hashes

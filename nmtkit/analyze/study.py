@@ -1,19 +1,18 @@
-"""What an analysis reads: the systems and sets that were asked for, their models, texts and
-translations.
-"""
+"""What an analysis reads: systems of a run, their models and translations, and prepared sets."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+import numpy as np
+
 from nmtkit import console
 from nmtkit.arrays import Ints
-from nmtkit.errors import DataError, LeftOut
+from nmtkit.errors import DataError, LeftOut, counted
 from nmtkit.files import JsonObject
 from nmtkit.parallel import cores
 from nmtkit.records import TextSet
@@ -35,7 +34,8 @@ if TYPE_CHECKING:
 
 RESAMPLES, SEED = 1000, 1
 MANY_UNKNOWN = 0.02
-"""Share of unknown subwords above which a text is of another language, or tokenized otherwise."""
+"""A text with a larger share of unknown subwords is of another language, or tokenized differently.
+"""
 TRAIN_ONE = "train a variant that does (nmtkit/analyze/README.md names them)"
 """The hint if an analysis can measure no system of a run."""
 R = TypeVar("R")
@@ -44,18 +44,17 @@ T = TypeVar("T")
 
 @dataclass
 class Study:
-    """Systems of a run and the sets that one analysis looks at.
+    """The systems and sets of a run that one analysis reads.
 
     Attributes:
         run: the run.
         analysis: the name of the analysis.
-        systems: names; the first is the baseline.
-        set_names: as asked for; empty: the analysis' default.
+        systems: names of systems; the first is the baseline.
+        set_names: names of sets; empty = the default of the analysis.
         left_out: system -> why the analysis cannot use it.
         checkpoints: system -> the checkpoints that its model was loaded from.
-        facts: set, seed and resamples, once they are used; they become facts of the finding.
-        too_long: system -> the number of sentences that it did not read because of their length.
-        warnings: what a reader of the finding must know; they become notes of its table.
+        facts: set, seed and resamples, if they are used; they become facts of the finding.
+        warnings: warnings that become notes of the table.
     """
 
     run: Run
@@ -65,14 +64,13 @@ class Study:
     left_out: dict[str, str] = field(default_factory=dict)
     checkpoints: dict[str, list[str]] = field(default_factory=dict)
     facts: JsonObject = field(default_factory=dict)
-    too_long: Counter[str] = field(default_factory=Counter)
     warnings: list[str] = field(default_factory=list)
 
     @cached_property
     def text_set(self) -> TextSet:
-        """The one set that is read: the one named, else the first test set, else dev, else any.
+        """The one set that is read: the named set, else the first test set, else dev, else any.
 
-        Raises: ConfigError if there is none of that name.
+        Raises: ConfigError for an unknown name.
         """
         named = list(map(self.run.text_set, self.set_names))
         first, *_ = [*named, *self.run.sets("test"), *self.run.sets("dev"), *self.run.sets()]
@@ -103,17 +101,17 @@ class Study:
 
     @cached_property
     def device(self) -> torch.device:
-        """Where models compute."""
+        """The device that models compute on."""
         from nmtkit.nn.hardware import pick_device
 
         return pick_device("auto")
 
     def model(self, name: str, precision: Precision = "float32") -> Model:
-        """Return a system's model in evaluation mode, with the weights that it translates with.
+        """Return the model of a system in evaluation mode, with the weights that translate.
 
         Args:
             name: the system.
-            precision: of its products on a CPU.
+            precision: the number type of its products on a CPU.
         Raises: LeftOut if it has no checkpoint; as `nmtkit.models.loading.load_system`.
         """
         from nmtkit.models import checkpoints, loading
@@ -126,20 +124,26 @@ class Study:
         return loading.load_system(self.run, system, self.device, precision=precision)
 
     def warn(self, name: str, message: str) -> None:
-        """Warn of a system or a set, now and in the finding."""
+        """Warn about a system or a set, on stderr and in the notes of the table."""
         console.warn(f"'{name}' {message}")
         self.warnings.append(f"{name} {message}")
 
     def warn_of_unknown(self, shares: Mapping[str, float]) -> None:
-        """Warn if a system can read little of texts that are not of the run, as `warn`.
+        """Warn, on stderr and in the notes, if texts have many unknown subwords.
 
         Args:
-            shares: texts -> share of their subwords that the run's vocabulary lacks, 0..1.
+            shares: name of the texts -> share of unknown subwords, 0..1.
         """
         if max(shares.values()) > MANY_UNKNOWN:
             parts = ", ".join(f"{share:.1%} of the {texts}" for texts, share in shares.items())
             self.warnings.append(f"unknown subwords: {parts}; there a system can only guess")
             console.warn(self.warnings[-1])
+
+    def note_too_long(self, name: str, count: int) -> None:
+        """Add a note if a system leaves out sentences because they are too long."""
+        if count:
+            sentences = counted(count, "sentence")
+            self.warnings.append(f"{name}: {sentences} left out, too long to be read")
 
     def scorer(self, model: Model, settings: SearchSettings) -> Scorer:
         """Return a scorer that translates and scores raw text with a model, on all cores."""
@@ -148,23 +152,29 @@ class Study:
         return Scorer.for_corpus(self.run.prep, [model], settings, self.device, cores())
 
     def batches(
-        self, name: str, model: Model, rows: Ints | None = None, pairs: GivenPairs | None = None
+        self,
+        name: str,
+        model: Model,
+        rows: Ints | None = None,
+        pairs: GivenPairs | None = None,
+        with_context: bool = True,
     ) -> Iterator[Batch]:
-        """Yield the pairs of the one set in batches, with the contexts that a model reads. The
-        finding has a note if some are too long.
+        """Yield sentence pairs in batches. Pairs that are too long are left out, and the finding
+        has a note about them.
 
         Args:
-            name: the system, for the progress that is shown; model: its model.
-            rows: the numbers of the pairs to read; None: all.
-            pairs: pairs to read instead of those of the set; they have no contexts.
+            name: the system; model: its model.
+            rows: the numbers of the pairs to read (default: all).
+            pairs: pairs to read instead of those of the one set.
+            with_context: read each pair with the context that the model reads.
         """
         from nmtkit.measures import recording
 
-        rule = model.context_rule if pairs is None else None
+        rule = model.context_rule if with_context else None
         store = pairs or self.store
-        count = len(store.src_lengths) if rows is None else len(rows)
+        rows = np.arange(len(store.src_lengths)) if rows is None else rows
         short = recording.readable_rows(store, rule, rows)
-        self.too_long[name] += count - len(short)
+        self.note_too_long(name, len(rows) - len(short))
         with console.progress(f"{name}: sentences", len(short)) as advance:
             for batch in recording.batches(store, self.device, rule, short):
                 yield batch
@@ -174,11 +184,11 @@ class Study:
         """Measure every system that can be measured.
 
         Args:
-            measure: system -> its result; raises LeftOut with the reason if the system has none.
-            nobody: the message if no system can be measured; hint: what to do then, unless the
-                reason for a system has a hint.
-        Returns: system -> result, the baseline first. The systems left out, and why, are logged
-            and stay in `left_out`.
+            measure: system -> its result; raises LeftOut, with the reason, if there is none.
+            nobody: the message if no system can be measured.
+            hint: the hint then, unless a reason has its own hint.
+        Returns: system -> result, the baseline first. Systems that are left out are logged and
+            added to `left_out`.
         Raises: DataError if no system can be measured.
         """
         results, remedy = {}, None
@@ -207,7 +217,7 @@ class Study:
             tensors: the name of the recorded tensors, for messages.
             measure: (system, model, what the model records) -> the result of the system.
         Returns: system -> result.
-        Raises: DataError if no system has it.
+        Raises: DataError if no model records any.
         """
 
         def look(name: str) -> R:
@@ -219,17 +229,17 @@ class Study:
         return self.each(look, f"no system of this run records {tensors}", TRAIN_ONE)
 
     def translations(self, text_set: TextSet | None = None) -> dict[str, Path]:
-        """Return the translation folders of the systems that have translated a set (default: the
-        one that is read).
+        """Return the translation folders of the systems that have translated a set.
 
-        Raises: as `translated_systems`; DataError if none has.
+        Args:
+            text_set: the set (default: the one that is read).
+        Raises: as `translated_systems`; DataError if no system has.
         """
         text_set = text_set or self.text_set
         folders = translated_systems(self.run, text_set, [], among=self.systems)
         outdated = older_checkpoints(self.run, text_set.name, folders).values()
-        for caution in (*outdated, *cautions_on(self.run, text_set, folders)):
-            if caution not in self.warnings:
-                self.warnings.append(caution)
+        cautions = [*self.warnings, *outdated, *cautions_on(self.run, text_set, folders)]
+        self.warnings = list(dict.fromkeys(cautions))
         return folders
 
     def draws(self, sentences: int) -> Draws:

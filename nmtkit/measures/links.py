@@ -1,6 +1,4 @@
-"""Word alignments: files of gold and hypothesised links, links from attention, and the error rate
-of links.
-"""
+"""Word alignments: gold links in files, links from attention, and the error rate of links."""
 
 from __future__ import annotations
 
@@ -30,9 +28,7 @@ SEPARATOR = "|||"
 
 @dataclass(frozen=True)
 class Gold:
-    """The links of one sentence pair that annotators are sure of, and those that are possible
-    (the sure ones too).
-    """
+    """The gold links of one sentence pair. The possible links include the sure links."""
 
     sure: frozenset[Link]
     possible: frozenset[Link]
@@ -54,7 +50,7 @@ class GoldSet:
 
 
 class Rates(NamedTuple):
-    """Agreement with gold links over a whole set, in percent; empty where nothing is counted."""
+    """Agreement with gold links over a whole set, in percent; empty if nothing is counted."""
 
     links: int
     precision: Estimate
@@ -72,23 +68,19 @@ def read_gold_set(prep: Path, paths: str) -> GoldSet:
         hint = f"--gold LINKS,PAIRS with source {SEPARATOR} target in PAIRS"
         raise ConfigError(f"expected two files, not {len(names)}", where="--gold", hint=hint)
     gold, pairs = read_gold(names[0]), read_pairs(names[1])
-    sizes = [(len(source), len(target)) for source, target in pairs]
-    check(gold, sizes, names[0])
-    vocabularies = load_vocabularies(prep)
-    src, src_words = as_subwords(
-        TextSide.load(prep, "src"), vocabularies[0], [source for source, _ in pairs]
-    )
-    tgt, tgt_words = as_subwords(
-        TextSide.load(prep, "tgt"), vocabularies[1], [target for _, target in pairs]
-    )
+    check(gold, [(len(source), len(target)) for source, target in pairs], names[0])
+    src_vocabulary, tgt_vocabulary = load_vocabularies(prep)
+    sources, targets = [source for source, _ in pairs], [target for _, target in pairs]
+    src, src_words = as_subwords(TextSide.load(prep, "src"), src_vocabulary, sources)
+    tgt, tgt_words = as_subwords(TextSide.load(prep, "tgt"), tgt_vocabulary, targets)
     return GoldSet(names[0].name, gold, GivenPairs(src, tgt), src_words, tgt_words)
 
 
 def read_gold(path: Path) -> list[Gold]:
-    """Read gold alignments, a sentence pair a line: i-j for a sure link, ipj for a possible one,
-    words counted from 1.
+    """Read gold links, one line per sentence pair. i-j is a sure link, ipj is a possible link, and
+    words are counted from 1.
 
-    Raises: DataError for a line in another form, or a word 0.
+    Raises: DataError for anything else.
     """
     gold = []
     for number, line in enumerate(files.text_lines(path), 1):
@@ -108,7 +100,7 @@ def read_gold(path: Path) -> list[Gold]:
 
 
 def read_pairs(path: Path) -> list[tuple[list[str], list[str]]]:
-    """Read tokenized sentence pairs, "source ||| target" a line, as words.
+    """Read the words of tokenized sentence pairs, one line "source ||| target" per pair.
 
     Raises: DataError for a line without exactly one separator.
     """
@@ -123,11 +115,11 @@ def read_pairs(path: Path) -> list[tuple[list[str], list[str]]]:
 
 
 def check(gold: Sequence[Gold], sizes: Sequence[tuple[int, int]], where: object) -> None:
-    """Refuse links that do not belong to these sentences.
+    """Raise DataError unless links fit sentence pairs.
 
     Args:
         sizes: number of source words and of target words of each sentence pair.
-    Raises: DataError with both numbers of pairs, or naming the first line that does not fit.
+        where: the file of the links, for messages.
     """
     if len(gold) != len(sizes):
         message = f"{len(gold):,} lines of links for {len(sizes):,} sentence pairs"
@@ -146,7 +138,7 @@ def check(gold: Sequence[Gold], sizes: Sequence[tuple[int, int]], where: object)
 def as_subwords(
     side: TextSide, vocabulary: Vocabulary, sentences: Sequence[Sequence[str]]
 ) -> tuple[list[list[int]], list[list[int]]]:
-    """Return the ids of the subwords of sentences, </s> last, and the word of each subword.
+    """Return the subword ids of each sentence, </s> last, and the word of each subword.
 
     Each word is tokenized by itself, so that its subwords are known.
     """
@@ -163,11 +155,11 @@ def as_subwords(
 
 
 def word_links(weights: Tensor, src: Sequence[int], tgt: Sequence[int]) -> frozenset[Link]:
-    """Link each target word to the source word with the most attention, summed over the subwords of
-    both, without </s>.
+    """Return a link from each target word to the source word with the most attention, summed over
+    the subwords of both words, without </s>.
 
     Args:
-        weights: (T, S) or larger, of subwords.
+        weights: (T, S) or larger, the attention of subwords.
         src, tgt: (S), (T) the word of each subword.
     """
     if not src or not tgt:
@@ -180,7 +172,7 @@ def word_links(weights: Tensor, src: Sequence[int], tgt: Sequence[int]) -> froze
 
 
 def counts(links: Set[Link], gold: Gold) -> tuple[int, int, int, int]:
-    """Return |A|, |S|, |A∩S| and |A∩P| of a sentence pair; A: its links, S and P: its gold."""
+    """Return |A|, |S|, |A∩S| and |A∩P| for links A, sure gold links S and possible gold links P."""
     return len(links), len(gold.sure), len(links & gold.sure), len(links & gold.possible)
 
 
@@ -189,7 +181,7 @@ def rates(of_pairs: Array, draws: Draws) -> Rates:
     (|A| + |S|) in percent, over the whole set, with intervals over the sentence pairs.
 
     Args:
-        of_pairs: (N, 4) the `counts` of each sentence pair; zeros for a pair that does not count.
+        of_pairs: (N, 4) the `counts` of each sentence pair; zeros for a pair that was left out.
     Source: Och & Ney 2003, A systematic comparison of various statistical alignment models, section
         5.
     """

@@ -1,4 +1,4 @@
-"""Attention weights and gates that a model records on sentence pairs, read by `capture`."""
+"""Attention weights and gates that a model records on sentence pairs (`capture`)."""
 
 from __future__ import annotations
 
@@ -23,15 +23,18 @@ from nmtkit.text.vocabulary import EOS, UNK
 from nmtkit.translate.forced import pair_batch
 
 POSITIONS = LONGEST_READ
-"""Most positions of each side of a batch, with padding: all weights are in memory at once."""
+"""Maximum positions of each side of a batch, padding included: all weights are in memory at once.
+"""
 CROSS = ("target", "source")
 """Queries and keys of an attention from the target to the source."""
 Sites = dict[str, tuple[str, str]]
 """Attentions by name: (queries, keys)."""
 OF_CONTEXTS = "context."
-"""The names of sites that read contexts by themselves begin with it."""
+"""The prefix of the sites that read contexts apart from the source."""
 PROBE = (11, 17)
-"""Source and target length of a probe: the shape of recorded weights tells queries and keys."""
+"""Source and target length of a made-up pair. The lengths differ, so the shape of recorded weights
+shows what the queries and the keys are.
+"""
 
 
 def look(model: Model, batch: Batch) -> dict[str, dict[str, Tensor]]:
@@ -39,8 +42,8 @@ def look(model: Model, batch: Batch) -> dict[str, dict[str, Tensor]]:
 
     Args:
         model: in evaluation mode.
-    Returns: "encoder" and "decoder" -> site -> what encoding and decoding recorded; attention
-        weights are (B, H, queries, keys). A context that was read in parts is left out.
+    Returns: "encoder" and "decoder" -> site -> what was recorded there; attention weights are
+        (B, H, queries, keys). Sites that read contexts in several parts are left out.
     """
     assert batch.tgt_in is not None
     with torch.inference_mode():
@@ -61,7 +64,7 @@ def _joined(recorded: dict[str, list[Tensor]]) -> dict[str, Tensor]:
 
 
 def sides(model: Model) -> Sites:
-    """Return the queries and keys of each attention: each "source", "target", or "" for others."""
+    """Return what the queries and keys of each attention are: "source", "target" or "" (other)."""
     names = dict(zip(PROBE, ("source", "target"), strict=True))
     return {
         site: (names.get(weights.size(-2), ""), names.get(weights.size(-1), ""))
@@ -72,7 +75,7 @@ def sides(model: Model) -> Sites:
 
 
 def cross_sites(model: Model) -> list[str]:
-    """Return the attentions from the target to the source, in the order of the layers.
+    """Return the attentions from the target to the source, first layer first.
 
     Raises: LeftOut if there is none.
     """
@@ -100,8 +103,10 @@ def made_up(lengths: tuple[int, int], device: torch.device, pairs: int = 1) -> B
 
 
 def probed(model: Model, context: int = 1) -> dict[str, dict[str, Tensor]]:
-    """Return what a model records on two made-up pairs, as `look`; a model that reads context gets
-    one of `context` symbols.
+    """Return what a model records on two made-up pairs, as `look` does.
+
+    Args:
+        context: the length of the made-up context, for a model that reads context.
     """
     device = device_of(model)
     batch = made_up(PROBE, device, pairs=2)
@@ -113,24 +118,18 @@ def probed(model: Model, context: int = 1) -> dict[str, dict[str, Tensor]]:
 
 
 def layer_of(site: str) -> int:
-    """Return the layer of a site, from 1: the first number in its name."""
+    """Return the layer of a site, from 1: one more than the first number in its name."""
     return next((int(part) + 1 for part in site.split(".") if part.isdigit()), 1)
 
 
 def batches(
-    store: Pairs,
-    device: torch.device,
-    rule: ContextRule | None = None,
-    rows: Ints | None = None,
+    store: Pairs, device: torch.device, rule: ContextRule | None, rows: Ints
 ) -> Iterator[Batch]:
-    """Yield the pairs of a set in batches, the longest first, with the contexts of a rule. Pairs
-    that are too long for that are left out with a message (see `short_rows`).
+    """Yield pairs of a set in batches, the longest first, with the contexts of a rule.
 
     Args:
-        rows: the numbers of the pairs to read; None: all.
-    Raises: DataError if all pairs are too long.
+        rows: the numbers of the pairs, without those that are too long (`readable_rows`).
     """
-    rows = readable_rows(store, rule, rows)
     longest = np.maximum(store.src_lengths[rows], store.tgt_lengths[rows])
     # A sentence with its whole document needs the memory of a batch.
     sentences = 1 if rule is not None and rule.whole else POSITIONS
@@ -138,12 +137,11 @@ def batches(
         yield collate(store, rows[batch], device, rule)
 
 
-def readable_rows(store: Pairs, rule: ContextRule | None, rows: Ints | None = None) -> Ints:
-    """Return the rows (None: all) that are not too long (see `short_rows`); say what is left out.
+def readable_rows(store: Pairs, rule: ContextRule | None, rows: Ints) -> Ints:
+    """Return the rows that are not too long (see `short_rows`), and warn if some are left out.
 
     Raises: DataError if all are too long.
     """
-    rows = np.arange(len(store.src_lengths)) if rows is None else rows
     short = short_rows(store, rule, rows)
     most = f"longer than {LONGEST_READ:,} subwords, with the context that the system reads"
     if len(rows) and not len(short):

@@ -278,9 +278,8 @@ def test_a_sentence_is_read_with_its_context(analysed, variant):
     foreign = {**SMALL, "inter_attention": False, "context": "foreign"}
     study = Study(analysed.run, "alignment", ["own"], ["test"])
     ids = [[5, 2]] * 3
-    (given,) = study.batches(
-        "other", analysed.system("other", "amn", foreign), pairs=GivenPairs(ids, ids)
-    )
+    other = analysed.system("other", "amn", foreign)
+    (given,) = study.batches("other", other, None, GivenPairs(ids, ids), with_context=False)
     assert given.context is None  # pairs of other texts have none
     assert columns == [*([*before, "####"] if variant == "concat" else []), *own, "</s>"]
     torch.testing.assert_close(stored, weights, rtol=1e-5, atol=1e-7)
@@ -301,14 +300,14 @@ def test_what_is_not_there_is_said(analysed, goldset):
     for options, words in (
         ({"layer": "4"}, "base: no layer '4', known: 1, 2, 3"),
         ({"layer": "decoder.1.cros"}, "no layer 'decoder.1.cros', did you mean 'decoder.1.cross'"),
-        ({"layer": "encoder.0.attention", "gold": goldset}, "no attention from the target to the"),
+        ({"layer": "encoder.0.attention", "gold": goldset}, "not an attention from the target"),
         ({"head": 3}, "base: no head 3, there are 2 heads"),
     ):
         analysed.refused("alignment", DataError, words, **options)
     for options, words in (
         ({"gold": goldset, "sentence": 4}, "no line 4: there are 3"),
         ({"gold": "one"}, "expected two files"),
-        ({"gold": goldset, "set_names": ["test"]}, "those of --gold"),
+        ({"gold": goldset, "set_names": ["test"]}, "--gold already names"),
     ):
         analysed.refused("alignment", ConfigError, words, **options)
     words = "no line 41: there are 40"
