@@ -1,6 +1,7 @@
 """The attention that the explorer shows is the model's own on its own translations."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from nmtkit.analyze.attention import (
     lines_that_differ,
 )
 from nmtkit.analyze.study import Study
+from nmtkit.data.batches import short_rows
 from nmtkit.data.store import Store
 from nmtkit.errors import DataError, LeftOut
 from nmtkit.measures import recording
@@ -69,6 +71,21 @@ def test_it_is_that_of_each_sentence_by_itself(analysed):
             and len(one.src) == weights.size(1)
             and one.src[-1] == "</s>"
         )
+
+
+def test_sentences_that_are_too_long_to_read_are_noted(analysed, monkeypatch):
+    asked = study(analysed)
+    sizes = [
+        max(int(asked.store.src_lengths[line]), 1 + len(subwords))
+        for line, subwords in enumerate(analysed.subwords)
+        if subwords
+    ]
+    most = sorted(sizes)[len(sizes) // 2]
+    left_out = sum(size > most for size in sizes)
+    monkeypatch.setattr(recording, "short_rows", partial(short_rows, most=most))
+    found = attention_of(asked, "base", range(40))
+    assert len(found.sentences) == len(sizes) - left_out
+    assert asked.warnings == [f"base: {left_out} sentences left out, too long to be read"]
 
 
 def test_a_system_of_any_name_leaves_the_finding_whole(tmp_path):
