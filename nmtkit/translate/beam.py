@@ -16,13 +16,14 @@ p scores at most p / lp(a·n+b); once this is not above the n-th best finished s
 live one, going on cannot change the result. This bound is exact, so the n best do not depend on
 when a sentence stops.
 
-The host looks at the hypotheses after every step on a CPU, and on a GPU, for which it would have to
-wait, after every eighth step: LOOK. Until then a sentence may go on after its end, which changes
-nothing, and a step leaves its tokens, and the slots that they continue, on the device.
+On a CPU the host reads the hypotheses after every step. On a GPU the host would have to wait, so it
+reads them after every eighth step (LOOK). Until then the choices of a step stay on the GPU, and a
+sentence may be searched after its end, which changes nothing.
 
-What a step chooses is in two methods of `Beams`: `pick` says which tokens may continue a
-hypothesis, `choose` which candidates fill the slots. sampling.py, diverse.py and constraints.py
-have other ones, each with its definition at the top; prefix.py forces tokens in all of them.
+Two methods of `Beams` define what a step chooses: `pick` says which tokens may continue a
+hypothesis, `choose` which candidates fill the slots. The subclasses in sampling.py, diverse.py and
+constraints.py replace these methods; the definition of each search is at the top of its file.
+prefix.py forces tokens in all of them.
 
 Legend: B sentences, M of them still searched, K beam, R = M·K rows, V vocabulary, D width.
 """
@@ -53,12 +54,12 @@ from nmtkit.translate.step_graphs import StepGraphs, step_graphs
 from nmtkit.translate.steps import Decoders, top_sorted
 
 ROUND = 16
-"""The number of sentences that stay in a batch is a multiple of this: a CPU prepares its products
-anew for every number of rows.
+"""The number of sentences that stay in a batch is a multiple of this, because a CPU prepares its
+matrix products anew for every number of rows.
 """
 LOOK = 8
-"""Steps between two looks at a GPU. A look stops the GPU for about the time of a step, and a batch
-goes on for half of these steps in vain, so with some 30 steps 8 cost the least (30 / n + n / 2).
+"""Steps between two looks at a GPU. A look costs about the time of one step, and after its end a
+batch is searched for half of these steps in vain. With about 30 steps, 8 costs least: 30/n + n/2.
 """
 
 
@@ -76,20 +77,22 @@ def search(
             probabilities is searched. In eval mode.
         batch: src (B, S) and src_lengths (B); target fields are not read.
         settings: beam, length_penalty, max_length_a, max_length_b, nbest.
-        beams: of the batch, for another method than beam search (`nmtkit.translate.methods`).
+        beams: the beams of another method than beam search (`nmtkit.translate.methods`).
         leave: the search ends when at most this many sentences are unfinished.
     Returns: for each sentence at most `nbest` hypotheses, best first; neither their choice nor
-        their order depends on the other sentences. An unfinished sentence has an empty list.
+        their order depends on the other sentences. The list of an unfinished sentence is empty.
     Raises: TrainingDiverged if the models give no finite probability.
     """
     with inference(models):
         beams = beams or Beams(batch, settings)
-        # Other methods and forced prefixes take numbers from the host in each step.
+        # Other methods and forced prefixes need numbers from the host in each step.
         plain = type(beams) is Beams and beams.forced is None
         graphs = step_graphs(models, batch.src.device) if plain else None
-        left = _search(Decoders(models, batch), beams, leave, graphs)
-    results = [[] if i in left else of for i, of in enumerate(beams.ranked())]
-    if sum(map(bool, results)) + len(left) < len(results):
+        unfinished = _search(Decoders(models, batch), beams, leave, graphs)
+    results = beams.ranked()
+    for sentence in unfinished:
+        results[sentence] = []
+    if results.count([]) > len(unfinished):
         raise TrainingDiverged(
             "the model's probabilities are not finite",
             where="search",
@@ -101,12 +104,12 @@ def search(
 
 Chosen = Tensor | tuple[Tensor, ...]
 """The choices of a step: tokens, the slots that they continue, `live`, and 1 where a hypothesis has
-ended. On a CPU these are four tensors (M, K), on a GPU one tensor (4, M, K).
+ended. On a CPU they are four tensors (M, K), on a GPU one tensor (4, M, K).
 """
 
 
 def _read(steps: Sequence[Chosen], best: Tensor) -> tuple[list[Any], Any]:
-    """Return tensors as arrays; the host waits once for a GPU, which sends them as one array."""
+    """Return tensors as arrays. A GPU sends all of them as one array, so the host waits once."""
     tensors = [step for step in steps if isinstance(step, Tensor)]
     if not tensors:
         return [[part.numpy() for part in step] for step in steps], best.numpy()
@@ -118,14 +121,13 @@ def _read(steps: Sequence[Chosen], best: Tensor) -> tuple[list[Any], Any]:
 
 
 def _stay(going: list[bool], halves: bool = False) -> list[int]:
-    """Return the sentences that stay in the batch, in order: all sentences, until the smaller batch
-    saves more than copying its memory costs.
+    """Return the sentences that stay in the batch, in order. All of them stay until the smaller
+    batch saves more than copying it costs. Finished sentences may fill up the batch to a multiple
+    of ROUND.
 
     Args:
-        going: of each sentence, True if it is still searched; finished ones may fill up the number
-            to a multiple of ROUND.
-        halves: the batch becomes half as large, a quarter, …, but not smaller than ROUND, so that
-            few sizes occur.
+        going: of each sentence, True if it is still searched.
+        halves: halve the batch repeatedly, but not below ROUND, so that few sizes occur.
     """
     rows, still_open = len(going), sum(going)
     target = -(-still_open // ROUND) * ROUND if 2 * still_open > ROUND else still_open
@@ -135,13 +137,8 @@ def _stay(going: list[bool], halves: bool = False) -> list[int]:
             target = half
     if (rows - target) * 8 < rows:
         return list(range(rows))
-    spare = target - still_open
-    keep = []
-    for i, goes in enumerate(going):
-        if goes or spare > 0:
-            keep.append(i)
-            spare -= not goes
-    return keep
+    open_first = sorted(range(rows), key=lambda i: not going[i])
+    return sorted(open_first[:target])
 
 
 class Beams:
@@ -150,21 +147,21 @@ class Beams:
     Args:
         batch: the sources.
         settings: of the search.
-        demands: of each sentence; None = none.
+        demands: what is asked of each translation; None = nothing.
     Attributes:
         sentences: the M sentences.
-        live: log-probabilities (M, K), -inf in a slot without a hypothesis; the first step has one
-            hypothesis a sentence.
-        slots: (M, 1) the slots that no finished hypothesis has taken.
-        left: (M, 1) the tokens that a hypothesis may still get.
+        live: log-probabilities (M, K), -inf in a slot without a hypothesis; in the first step a
+            sentence has one hypothesis.
+        slots: (M, 1) the number of slots that no finished hypothesis has taken.
+        left: (M, 1) the number of tokens that a hypothesis may still get.
         chosen: the choices of the last step.
         step_log: the choices of the steps that the host has read.
-        step: tokens of the live hypotheses.
+        step: the number of tokens of the live hypotheses.
         look_every: steps between two looks.
     """
 
     CHANGING = "live", "slots", "left", "chosen", "step"
-    """The attributes that a step changes."""
+    """The attributes that a step changes (see step_graphs.py)."""
 
     def __init__(
         self, batch: Batch, settings: SearchSettings, demands: Sequence[Demand] | None = None
@@ -187,18 +184,18 @@ class Beams:
         self._penalties = np.array([length_penalty(n, settings.length_penalty) for n in limits])
 
     def pick(self, logits: Tensor, rows: slice) -> tuple[Tensor, Tensor]:
-        """Pick the tokens that may continue some rows (`steps.Pick`): here the best ones."""
+        """Pick the best tokens to continue some rows (see `steps.Pick`)."""
         return top_sorted(self.allowed(logits, rows), self.settings.beam)
 
     def allowed(self, logits: Tensor, rows: slice) -> Tensor:
-        """Return logits with -inf for tokens that do not follow the forced prefix, if any."""
+        """Return logits with -inf for tokens that a forced prefix excludes."""
         if self.forced is None:
             return logits
         return self.forced.restrict(logits, rows, self.live.shape[1], self.step)
 
     def extend(self, log_probs: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
-        """Keep the chosen continuations of the live hypotheses. Hypotheses that end in </s>, or are
-        at their length limit, leave the beams.
+        """Extend the live hypotheses by the chosen tokens. Hypotheses that end in </s>, or reach
+        their length limit, leave the beams.
 
         Args:
             log_probs, ids: (R, k) the tokens that may continue each hypothesis.
@@ -212,13 +209,13 @@ class Beams:
             best = self.choose(tokens)
             parents, tokens = best // ids.shape[1], tokens.gather(1, best)
             rows = rows[:, :1] + parents
-        else:  # a slot has one candidate
+        else:  # a slot has one candidate, which continues the slot
             parents = rows[:1].expand(count, -1)
         self.step += 1
         self.left = self.left - 1
         ended = ((tokens == EOS) | (self.left <= 0)) & (self.live > -math.inf)
         self.chosen = tokens, parents, self.live, ended
-        if not cpu.reads_at_once(tokens):  # the host copies one tensor; this type holds ids exactly
+        if not cpu.reads_at_once(tokens):  # as one tensor; its type holds ids exactly
             self.chosen = torch.stack([part.to(self.live.dtype) for part in self.chosen])
         self.live = self.live.masked_fill(ended, -math.inf)
         if ids.shape[1] > 1:  # else no slot is filled again
@@ -226,11 +223,12 @@ class Beams:
         return rows, tokens
 
     def choose(self, tokens: Tensor) -> Tensor:
-        """Fill the free slots with the best of the candidates in `live`.
+        """Fill the free slots with the best candidates, and `live` (M, C) with their
+        log-probabilities (M, K): -inf in slots that are not free.
 
         Args:
             tokens: (M, C) of the candidates; `live` has their log-probabilities.
-        Returns: all slots' columns (M, K); `live` is (M, K), -inf in slots that are not free.
+        Returns: for each slot the column of its candidate (M, K).
         """
         self.live, best = top_sorted(self.live, self.settings.beam)
         slot = torch.arange(self.live.shape[1], device=self.device)
@@ -238,8 +236,8 @@ class Beams:
         return best
 
     def note(self) -> None:
-        """Keep what the last step has chosen until the next look; a graph writes it again."""
-        chosen = self.chosen
+        """Keep the choices of the last step until the next look."""
+        chosen = self.chosen  # the next replay of a CUDA graph writes into the same tensor
         self._unread.append(chosen.clone() if isinstance(chosen, Tensor) else chosen)
 
     @property
@@ -248,7 +246,7 @@ class Beams:
         return self.step % self.look_every == 0 or self.step >= self.longest
 
     def look(self) -> list[bool]:
-        """Read the steps since the last look, all at once.
+        """Read all steps since the last look.
 
         Returns: for each of the M sentences True if a live hypothesis can still enter its n best
             (the bound at the top of this file).
@@ -257,32 +255,28 @@ class Beams:
         self._unread = []
         for tokens, parents, live, ended in steps:
             self.step_log.add(tokens, parents)
-            places = ended.nonzero()
-            log_probs = live[places].tolist()
-            for row, slot, log_prob in zip(*(p.tolist() for p in places), log_probs, strict=True):
-                self.add(row, self._end(row, slot, log_prob))
+            length = len(self.step_log.steps)
+            penalty = length_penalty(length, self.settings.length_penalty)
+            for row, slot in np.argwhere(ended).tolist():
+                sentence, log_prob = int(self.sentences[row]), float(live[row, slot])
+                finished = bool(tokens[row, slot] == EOS)
+                end = End(sentence, slot, length, log_prob, log_prob / penalty, finished)
+                self.add(row, end)
         bound = best / self._penalties[self.sentences]
         going: list[bool] = (bound > self._to_beat[self.sentences]).tolist()
         return going
 
-    def _end(self, row: int, slot: int, log_prob: float) -> End:
-        """Return a hypothesis that has ended with the last step that was read."""
-        length = len(self.step_log.steps)
-        score = log_prob / length_penalty(length, self.settings.length_penalty)
-        finished = bool(self.step_log.steps[-1].tokens[row, slot] == EOS)
-        return End(int(self.sentences[row]), slot, length, log_prob, score, finished)
-
     def add(self, row: int, end: End) -> None:
-        """Take the hypothesis of a row of the M that has ended."""
+        """Add an ended hypothesis of a row of the M."""
         ended, nbest = self._ended[end.sentence], self.settings.nbest
         ended.append(end)
-        # At its length limit a sentence has no live hypotheses left, so unfinished ones do no harm.
+        # Unfinished ones do no harm: at its length limit a sentence has no live hypotheses left.
         if len(ended) >= nbest:
             scores = sorted((other.score for other in ended), reverse=True)
             self._to_beat[end.sentence] = scores[nbest - 1]
 
     def keep(self, staying: Sequence[int]) -> Tensor:
-        """Go on with some of the M sentences, just after a look.
+        """Keep only some of the M sentences, just after a look.
 
         Args:
             staying: the rows of these sentences.
@@ -299,26 +293,21 @@ class Beams:
         return rows
 
     def ranked(self) -> list[NBest]:
-        """Return the n best of each sentence; among equals the one that came first."""
-        return self.step_log.hypotheses(
-            [
-                sorted(ended, key=lambda e: (not e.finished, -e.score))[: self.settings.nbest]
-                for ended in self._ended
-            ]
-        )
+        """Return the n best of each sentence; equal ones in the order in which they ended."""
+        ranked = (sorted(ended, key=lambda e: (not e.finished, -e.score)) for ended in self._ended)
+        return self.step_log.hypotheses([ends[: self.settings.nbest] for ends in ranked])
 
 
 @dataclass
 class Search:
-    """A search that is under way.
+    """The state of a search.
 
     Attributes:
-        decoders, beams: of the search.
         last: (R) the newest token of each row.
     """
 
     CHANGING: ClassVar = "decoders", "beams", "last"
-    """The attributes that a step reads or changes."""
+    """The attributes that a step reads or changes (see step_graphs.py)."""
     decoders: Decoders
     beams: Beams
     last: Tensor
@@ -332,7 +321,7 @@ class Search:
         self.last = token.reshape(-1)
 
     def keep(self, staying: Sequence[int]) -> None:
-        """Go on with some of the sentences."""
+        """Keep only some of the sentences."""
         width = self.beams.live.shape[1]
         sentences = self.beams.keep(staying)
         slots = torch.arange(width, device=sentences.device)

@@ -21,7 +21,6 @@ sentence, S most tokens that can continue phrases, V vocabulary.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections import Counter
 from collections.abc import Sequence
@@ -60,15 +59,14 @@ class Phrases:
         return not start or ids[start - 1] not in self._unfinished
 
     def missing_after(self, ids: Sequence[int], missing: Missing) -> Missing:
-        """Return what tokens lack whose last one was added to tokens that lacked `missing`."""
+        """Return the phrases that tokens lack; without the last token they lacked `missing`."""
         left = {phrase: count - self._ends_with(ids, phrase) for phrase, count in missing.items()}
         return {phrase: count for phrase, count in left.items() if count}
 
     def coverage(self, ids: Sequence[int], missing: Missing) -> int:
         """Return the coverage of tokens that lack these phrases."""
-        wanted, left = (
-            sum(len(phrase) * count for phrase, count in counts.items())
-            for counts in (self._wanted, missing)
+        covered = sum(
+            len(phrase) * (count - missing.get(phrase, 0)) for phrase, count in self._wanted.items()
         )
         begun = (
             length
@@ -76,7 +74,7 @@ class Phrases:
             for length in range(1, len(phrase))
             if self._ends_with(ids, phrase[:length])
         )
-        return wanted - left + max(begun, default=0)
+        return covered + max(begun, default=0)
 
     def continuing(self, ids: Sequence[int], missing: Missing) -> list[int]:
         """Return the tokens that begin, continue or complete a missing phrase."""
@@ -91,12 +89,8 @@ class Phrases:
 
 
 class ConstrainedBeams(Beams):
-    """The live hypotheses of M sentences with phrases that must occur.
-
-    Args:
-        batch: the sources.
-        settings: of the search.
-        demands: of each sentence, with its phrases.
+    """The live hypotheses of M sentences with phrases that must occur. The arguments are those of
+    `Beams`.
     """
 
     def __init__(self, batch: Batch, settings: SearchSettings, demands: Sequence[Demand]) -> None:
@@ -105,11 +99,11 @@ class ConstrainedBeams(Beams):
         self._missing: list[list[Missing]] = [[dict(Counter(d.phrases))] for d in demands]  # (M, K)
         self._incomplete: list[list[End]] = [[] for _ in demands]
         self.look_every = 1  # phrases are sought in the tokens so far
-        self._prepared = -1  # the step that `_prepare` has seen
 
     def pick(self, logits: Tensor, rows: slice) -> tuple[Tensor, Tensor]:
         """Pick the tokens that continue phrases, and the best others."""
-        self._prepare()
+        if rows.start == 0:  # the first rows of this step
+            self._prepare()
         logits, special = self.allowed(logits, rows), self._continuing[rows]
         values = logits.gather(1, special)
         logits.scatter_(1, special, -math.inf)
@@ -118,35 +112,30 @@ class ConstrainedBeams(Beams):
         return torch.cat([best, values], 1), torch.cat([ids, special], 1)
 
     def _prepare(self) -> None:
-        """Find, once a step, what continues the phrases of each row: ids (R, S), filled up with
-        <pad>, which is impossible; and which rows lack a phrase (R).
+        """Find the ids (R, S) that continue the phrases of each row, filled up with <pad>, which is
+        impossible; and which rows lack a phrase (R).
         """
-        if self._prepared == self.step:
-            return
-        self._prepared, width = self.step, self.live.shape[1]
-        of, slots = zip(*itertools.product(self.sentences, range(width)), strict=True)
-        tokens = self.step_log.tokens_of(of, slots, [self.step] * len(of))
+        width = self.live.shape[1]
+        places = [(int(i), slot, self.step) for i in self.sentences for slot in range(width)]
+        tokens = self.step_log.tokens_of(places)
         self._prefixes = [tokens[i : i + width] for i in range(0, len(tokens), width)]  # (M, K)
-        special, lacking = [], []
-        for sentence, of_slots, prefixes in zip(
-            self.sentences, self._missing, self._prefixes, strict=True
-        ):
-            phrases = self._phrases[sentence]
-            for missing, ids in zip(of_slots, prefixes, strict=True):
-                special.append(phrases.continuing(ids, missing))
-                lacking.append(bool(missing))
+        missing = [of_slot for of_slots in self._missing for of_slot in of_slots]  # (R)
+        special = [
+            self._phrases[sentence].continuing(ids, of_slot)
+            for (sentence, _, _), ids, of_slot in zip(places, tokens, missing, strict=True)
+        ]
         most = max(map(len, special))
         padded = [[*tokens, *[PAD] * (most - len(tokens))] for tokens in special]
         self._continuing = torch.tensor(padded, dtype=torch.long, device=self.device)
-        self._lacking = torch.tensor(lacking, device=self.device)
+        self._lacking = torch.tensor(list(map(bool, missing)), device=self.device)
 
     def choose(self, tokens: Tensor) -> Tensor:
-        """Fill the free slots in rounds; those of sentences that lack no phrase as beam search."""
-        candidates, prefixes = self.live, self._prefixes
+        """Fill the free slots in rounds; a sentence that lacks no phrase, as in beam search."""
+        candidates = self.live
         best = super().choose(tokens)
         lacking, self._missing = self._missing, [[{}] * best.shape[1] for _ in self._missing]
         for row in [row for row, of_slots in enumerate(lacking) if any(of_slots)]:
-            filled = self._rounds(row, candidates[row], tokens[row], prefixes[row], lacking[row])
+            filled = self._rounds(row, candidates[row], tokens[row], lacking[row])
             self.live[row], best[row] = -math.inf, 0
             for slot, (column, missing) in enumerate(filled):
                 self.live[row, slot], best[row, slot] = candidates[row, column], column
@@ -154,12 +143,7 @@ class ConstrainedBeams(Beams):
         return best
 
     def _rounds(
-        self,
-        row: int,
-        live: Tensor,
-        tokens: Tensor,
-        prefixes: list[list[int]],
-        lacking: list[Missing],
+        self, row: int, live: Tensor, tokens: Tensor, lacking: list[Missing]
     ) -> list[tuple[int, Missing]]:
         """Return the candidates that fill the free slots of a sentence, best first: the column of
         each, and what it lacks.
@@ -167,9 +151,10 @@ class ConstrainedBeams(Beams):
         Args:
             row: of the sentence among the M.
             live, tokens: (C) of the candidates.
-            prefixes, lacking: of each hypothesis that they continue.
+            lacking: of each hypothesis of the sentence.
         """
-        phrases, ids = self._phrases[self.sentences[row]], tokens.tolist()
+        phrases, prefixes = self._phrases[self.sentences[row]], self._prefixes[row]
+        ids = tokens.tolist()
         width = len(ids) // len(prefixes)
         ranked = sorted(
             (-log_prob, column // width, ids[column], column)

@@ -1,4 +1,4 @@
-"""What people ask of the translation of a line, and what of this is asked of each piece of it."""
+"""Prefixes and phrases that a user demands of the translation of a line."""
 
 from __future__ import annotations
 
@@ -13,18 +13,17 @@ from nmtkit.settings import SearchSettings
 from nmtkit.text.side import TextSide
 from nmtkit.text.vocabulary import UNK, Vocabulary
 from nmtkit.translate.hypotheses import length_limit
-from nmtkit.translate.prefix import Demand
 from nmtkit.translate.windows import is_marker
 
 
 @dataclass(frozen=True)
 class LineDemand:
-    """What is asked of the translation of a line.
+    """What the user demands of the translation of a line.
 
     Attributes:
         number: of the line in its file, from 0.
         prefix: text that the translation begins with.
-        phrases: texts that the translation has.
+        phrases: texts that the translation contains.
     """
 
     number: int
@@ -35,11 +34,11 @@ class LineDemand:
 def read_demands(
     prefix: Path | None = None, constraints: Path | None = None
 ) -> Iterator[LineDemand]:
-    """Yield what is asked of each line; without a file, of any number of lines.
+    """Yield the demand of each line; without files, yield empty demands without end.
 
     Args:
-        prefix: a line for each source line: its prefix.
-        constraints: a line for each source line: its phrases, separated by tabs.
+        prefix: a file with the prefix of each source line.
+        constraints: a file with the phrases of each source line, separated by tabs.
     """
     columns = [
         itertools.repeat("") if path is None else files.text_lines(path)
@@ -47,7 +46,7 @@ def read_demands(
     ]
     for number, line in enumerate(zip(*columns, strict=False)):
         begins, phrases = ("" if is_marker(text) else text for text in line)
-        texts = (text.strip() for text in phrases.split("\t"))
+        texts = map(str.strip, phrases.split("\t"))
         yield LineDemand(number, begins, tuple(filter(None, texts)))
 
 
@@ -76,34 +75,32 @@ def phrase_ids(
     return tuple(filter(None, phrases))
 
 
-def piece_demands(
-    demand: LineDemand,
-    prefix: tuple[int, ...],
-    phrases: tuple[tuple[int, ...], ...],
+def check_demand(
+    number: int,
+    prefix: Sequence[int],
+    phrases: Sequence[Sequence[int]],
     pieces: Sequence[Sequence[int]],
     settings: SearchSettings,
-) -> list[Demand]:
-    """Return what is asked of each piece of a line: a prefix of the first piece, phrases of whole
-    lines only.
+) -> None:
+    """Raise DataError if no translation of a line can have a prefix and phrases.
 
     Args:
-        demand: of the line; prefix, phrases: its token ids.
-        pieces: the ids of each piece.
+        number: of the line, from 0.
+        prefix, phrases: token ids.
+        pieces: the ids of each piece of the source line.
         settings: of the search.
-    Raises: DataError if the demand cannot be met.
     """
-    number = demand.number
+    place = f"line {number + 1:,}"
     if not pieces and (prefix or phrases):
-        file = "prefixes" if prefix else "constraints"
         raise DataError(
             "the source line is blank, so its translation is blank",
-            where=f"the {file}, line {number + 1:,}",
+            where=f"the {'prefixes' if prefix else 'constraints'}, {place}",
             hint="give a blank line there",
         )
     if phrases and len(pieces) > 1:
         raise DataError(
             "the source line is translated in pieces, so the place of the phrases is unknown",
-            where=f"the constraints, line {number + 1:,}",
+            where=f"the constraints, {place}",
             hint="split the line, or translate it whole: --set search.max_source=…",
         )
     length = len(prefix) + sum(map(len, phrases))
@@ -112,7 +109,6 @@ def piece_demands(
         raise DataError(
             f"{what} has {counted(length, 'subword')}, but a translation of this line has at most"
             f" {room:,}",
-            where=f"line {number + 1:,}",
+            where=place,
             hint="shorten it, or raise the limit: --set search.max_length_b=…",
         )
-    return [Demand((number, i), () if i else prefix, phrases) for i in range(len(pieces))]

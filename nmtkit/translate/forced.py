@@ -16,7 +16,7 @@ from nmtkit.nn.masks import real_positions
 from nmtkit.translate.steps import wide
 
 CHUNK_LOGITS = 1 << 22
-"""Logits held at once, so that memory does not grow with sentences x length x vocabulary."""
+"""Logits in memory at once, so that memory does not grow with sentences x length x vocabulary."""
 
 
 def forced_scores(models: Sequence[Model], batch: Batch) -> list[list[float]]:

@@ -1,4 +1,4 @@
-"""Ended hypotheses, and the steps of a search, from which the tokens of a hypothesis are read back.
+"""Ended hypotheses, and the log of a search's steps, from which their tokens are read.
 
 Legend: B sentences of a batch, M of them still searched, K slots a sentence.
 """
@@ -16,10 +16,13 @@ from nmtkit.settings import SearchSettings
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """One translation: token ids without </s>.
+    """One translation.
 
-    log_prob is the natural logarithm of its probability, that of </s> included if it is finished;
-    score = log_prob / lp. finished is False if it reached the length limit without </s>.
+    Attributes:
+        ids: without </s>.
+        log_prob: natural logarithm of its probability, </s> included if it is finished.
+        score: log_prob / lp.
+        finished: False if it reached the length limit without </s>.
     """
 
     ids: list[int]
@@ -59,12 +62,12 @@ class End(NamedTuple):
 
 
 class Step(NamedTuple):
-    """The choices of one search step, on the host.
+    """The choices of one search step.
 
     Attributes:
-        rows: (B) the row of each sentence.
-        tokens: (M, K) chosen.
-        parents: (M, K) the slot of the step before that each token continues.
+        rows: (B) the row of each sentence in the M.
+        tokens: (M, K) the chosen tokens.
+        parents: (M, K) the slot of the previous step that each token continues.
     """
 
     rows: np.ndarray
@@ -73,12 +76,10 @@ class Step(NamedTuple):
 
 
 class StepLog:
-    """The choices of all steps of a search that the host has read.
+    """The choices of all steps of a search.
 
     Args:
         sentences: B.
-    Attributes:
-        steps: the first one first.
     """
 
     def __init__(self, sentences: int) -> None:
@@ -90,39 +91,35 @@ class StepLog:
         self.steps.append(Step(self._rows, tokens, parents))
 
     def keep(self, sentences: np.ndarray) -> None:
-        """Drop all sentences but these (M')."""
+        """Keep only these sentences (M')."""
         self._rows = np.zeros_like(self._rows)
         self._rows[sentences] = np.arange(len(sentences))
 
-    def tokens_of(
-        self, sentences: Sequence[int], slots: Sequence[int], lengths: Sequence[int]
-    ) -> list[list[int]]:
+    def tokens_of(self, places: Sequence[tuple[int, int, int]]) -> list[list[int]]:
         """Return the tokens of hypotheses, followed back from the last token.
 
         Args:
-            sentences, slots: where each hypothesis is after its last step.
-            lengths: number of steps of each.
+            places: of each hypothesis its sentence, its slot after the last step, and its length.
         """
-        order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
-        of, slot, length = (np.array(x, dtype=int)[order] for x in (sentences, slots, lengths))
-        ids = np.zeros((len(of), max(lengths, default=0)), dtype=int)
-        for i in range(ids.shape[1] - 1, -1, -1):
-            long = np.searchsorted(
-                -length, -i
-            )  # the first `long` hypotheses have more than i tokens
+        array = np.array(places, dtype=int).reshape(-1, 3)
+        order = np.argsort(-array[:, 2], kind="stable")  # longest first
+        sentence, slot, length = array[order].T
+        ids = np.zeros((len(array), length.max(initial=0)), dtype=int)
+        for i in reversed(range(ids.shape[1])):
+            long = np.searchsorted(-length, -i)  # this many hypotheses have more than i tokens
             step = self.steps[i]
-            place = step.rows[of[:long]], slot[:long]
+            place = step.rows[sentence[:long]], slot[:long]
             ids[:long, i], slot[:long] = step.tokens[place], step.parents[place]
         ids[order] = ids.copy()
-        return [row[:n] for row, n in zip(ids.tolist(), lengths, strict=True)]
+        return [row[:n] for row, (_, _, n) in zip(ids.tolist(), places, strict=True)]
 
     def hypotheses(self, ended: Sequence[Sequence[End]]) -> list[NBest]:
-        """Return hypotheses, some of each sentence, with their tokens."""
-        flat = [end for of_sentence in ended for end in of_sentence]
-        columns = zip(*(end[:3] for end in flat), strict=True) if flat else [(), (), ()]
-        ids = iter(self.tokens_of(*columns))
-        return [[_hypothesis(next(ids), end) for end in of_sentence] for of_sentence in ended]
+        """Return the hypotheses of each sentence, with their tokens."""
+        places = [(end.sentence, end.slot, end.length) for ends in ended for end in ends]
+        tokens = iter(self.tokens_of(places))
 
+        def hypothesis(end: End) -> Hypothesis:
+            ids = next(tokens)[: -1 if end.finished else None]
+            return Hypothesis(ids, end.log_prob, end.score, end.finished)
 
-def _hypothesis(ids: list[int], end: End) -> Hypothesis:
-    return Hypothesis(ids[:-1] if end.finished else ids, end.log_prob, end.score, end.finished)
+        return [list(map(hypothesis, ends)) for ends in ended]

@@ -23,16 +23,15 @@ def decode(
     demands: Sequence[Demand],
     leave: int = 0,
 ) -> list[NBest]:
-    """Return the translations of each sentence of a batch: samples, or the n best; with `mbr` as
-    many as are compared.
+    """Return the samples or the n best translations of each sentence of a batch. With `mbr`, return
+    all candidates of minimum Bayes risk.
 
     Args:
-        models, batch: as `search`.
-        settings: sample, diverse_groups, mbr, and what the method reads.
+        models, batch, leave: see `search`.
+        settings: sample, diverse_groups, mbr, and the settings of the method.
         demands: of each sentence.
-        leave: as `search`.
-    Raises: TrainingDiverged if the models give no finite probability; ConfigError for phrases with
-        a method that cannot search for them.
+    Raises: TrainingDiverged if the models give no finite probability; ConfigError if the method
+        cannot search for phrases and there are some.
     """
     count = settings.mbr or settings.nbest
     method: type[Beams] = Beams
@@ -49,10 +48,7 @@ def decode(
 
 
 def refuse_phrases(settings: SearchSettings) -> None:
-    """Refuse phrases with a method that cannot search for them.
-
-    Raises: ConfigError.
-    """
+    """Raise ConfigError if the method of the settings cannot search for phrases."""
     if settings.sample or settings.diverse_groups > 1:
         raise ConfigError(
             "phrases that must appear need a beam search without groups",

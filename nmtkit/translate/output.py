@@ -1,5 +1,5 @@
-"""What the stage `translate` prints: the translations of a file or of stdin, or the scores of given
-targets, and how fast it was.
+"""Prints the results of the stage `translate`: translations, or scores of given targets, and the
+speed.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ WRONG_MARK = {
     ),
     BLANK: "lines <d> were translated as sentences (--docs marker: they start documents)",
 }
-"""The warning by the mark that --docs names, if the text has another mark or none."""
+"""Mark that --docs names -> the warning if the text does not have this mark."""
 
 
 def print_translations(
@@ -56,18 +56,11 @@ def print_translations(
         group: its systems.
         source: the file, or -.
         boundaries: where documents start.
-        demands: what is asked of each line; None = nothing.
+        demands: of each line; None = nothing.
     """
     number = 0
     marked = False
-
-    def printed(line: str, translation: Translation) -> str:
-        if group.settings.nbest > 1:
-            return nbest_line(number, translation)
-        is_start = boundaries.mark == MARKER and is_marker(line)
-        return (MARKED if is_start else translation.text) + "\n"
-
-    # A pipe gets a translation as it is, a terminal no control characters.
+    # A terminal gets no control characters; a pipe gets them.
     shown = console.visible if sys.stdout.isatty() else str
     texts = stream_windows(sys.stdin.buffer) if source == "-" else file_windows(source)
     texts, again = itertools.tee(texts)
@@ -79,7 +72,12 @@ def print_translations(
             for translation, line in zip(translations, lines, strict=False):
                 number += 1
                 marked = marked or is_marker(line)
-                sys.stdout.write(shown(printed(line, translation)))
+                text = translation.text + "\n"
+                if group.settings.nbest > 1:
+                    text = nbest_line(number, translation)
+                elif boundaries.mark == MARKER and is_marker(line):
+                    text = MARKED + "\n"
+                sys.stdout.write(shown(text))
             sys.stdout.flush()
         if number and boundaries.mark and marked != (boundaries.mark == MARKER):
             console.warn(WRONG_MARK[boundaries.mark])
@@ -93,10 +91,10 @@ def print_forced(
     target: Path,
     spans: RaggedShards | None,
 ) -> None:
-    """Print the log-probabilities of the target lines of a file, as JSON lines.
+    """Print the log-probabilities of the target lines of a file as JSON lines.
 
     Args:
-        spans: of the lines of the source, if they are known.
+        spans: of the source lines, if they are known.
     """
     targets = files.text_lines(target)
     number = 0
@@ -115,45 +113,39 @@ def checked_boundaries(scorer: Scorer, source: str, boundaries: Boundaries | Non
     """Return where the documents of a file or of stdin start; without --docs at every line.
 
     Args:
-        source: the file, or -; boundaries: as --docs gives them.
-    Raises: DataError if the file lacks the mark.
+        source: the file, or -.
+        boundaries: those of --docs.
+    Raises: DataError if the file lacks the mark that --docs names.
     """
-    every_line = (
-        "every line is a document of its own (--docs blank: blank lines separate documents;"
-        " --docs marker: lines <d> start them)"
-    )
+    file = None if source == "-" else Path(source)
     if boundaries is None:
         if scorer.context_rule is not None:
-            console.say(every_line)
-        if source != "-":
-            _warn_of_marks(Path(source))
+            console.say(
+                "every line is a document of its own (--docs blank: blank lines separate"
+                " documents; --docs marker: lines <d> start them)"
+            )
+        if file and is_marker(next(files.text_lines(file), "")):
+            console.warn(
+                f"{file} begins with <d>, which is translated as a sentence (--docs marker: lines"
+                " <d> start documents)"
+            )
+        elif file and is_markup(file):
+            console.warn(
+                f"{file} is SGM or XML: its lines are translated with their tags (nmtkit prep"
+                " --test reads such files)"
+            )
         return Boundaries()
-    must_be_marked = source != "-" and boundaries.mark == MARKER
-    if must_be_marked and not any(map(is_marker, files.text_lines(Path(source)))):
+    if file and boundaries.mark == MARKER and not any(map(is_marker, files.text_lines(file))):
         message = "no line of it is <d>, so that all would be one document"
         hint = "--docs blank if blank lines separate documents; without --docs every line is one"
         raise DataError(message, where=source, hint=hint)
     return boundaries
 
 
-def _warn_of_marks(source: Path) -> None:
-    """Warn if some lines of a file are not sentences."""
-    if is_marker(next(files.text_lines(source), "")):
-        console.warn(
-            f"{source} begins with <d>, which is translated as a sentence (--docs marker: lines"
-            " <d> start documents)"
-        )
-    elif is_markup(source):
-        console.warn(
-            f"{source} is SGM or XML: its lines are translated with their tags (nmtkit prep"
-            " --test reads such files)"
-        )
-
-
 @contextlib.contextmanager
 def _progress(scorer: Scorer, group: SystemGroup, source: str) -> Iterator[None]:
-    """Show how far a file is, except where a bar would mix with the translations; at the end print
-    the counts and the speed.
+    """Show the progress through a file, unless a bar would mix with the translations. At the end
+    print the counts and the speed.
     """
     start = time.monotonic()
     if source == "-" or sys.stdout.isatty():
@@ -181,7 +173,7 @@ def speed(counts: Counter[str], seconds: float) -> SearchSpeed:
 
 
 def summary(counts: Counter[str], seconds: float) -> str:
-    """Return the counts that are not 0, for people."""
+    """Return the number of lines, the speed and the counts that are not 0, as text."""
     rate = speed(counts, seconds).sentences_per_second
     total = (
         f"{counted(counts['lines'], 'line')} in {console.duration(seconds)}"

@@ -18,14 +18,15 @@ CLOSING = frozenset(
 def cut(subwords: Sequence[str], limit: int, splitter: Splitter) -> list[list[str]]:
     """Cut a sentence into pieces of at most `limit` subwords.
 
-    A piece ends after the strongest punctuation mark in the second half of its room (the last of
-    several); if there is none, between two words; within a word that is longer than the room.
+    A piece ends after the last of the strongest punctuation marks among the second half of these
+    subwords. Without a mark it ends at the last end of a word; without an end of a word, within the
+    word.
 
     Args:
         subwords: of the whole sentence.
         limit: the most subwords of a piece, at least 1.
-        splitter: says where words end.
-    Returns: the pieces in order; together they are the sentence. One piece if it is short enough.
+        splitter: finds the ends of words.
+    Returns: the pieces in order; one piece if the sentence is short enough.
     """
     bare = [subword.lstrip("▁") for subword in subwords]
     word_ends = zip(bare, splitter.ends(subwords), strict=True)
@@ -41,11 +42,11 @@ def cut(subwords: Sequence[str], limit: int, splitter: Splitter) -> list[list[st
 
 
 def _end(room: Sequence[str], is_end: Sequence[bool]) -> int:
-    """Return the number of subwords of the room that the piece takes.
+    """Return the number of subwords of the next piece.
 
     Args:
-        room: the subwords that may be taken.
-        is_end: for each, True if a word ends with it.
+        room: the subwords that the piece may have.
+        is_end: for each subword, True if a word ends with it.
     """
     first = max(1, len(room) // 2)
     word_ends = [end for end in range(len(room), 0, -1) if is_end[end - 1]]

@@ -1,8 +1,8 @@
-"""What is asked of the translation of a sentence, and how its beginning is forced.
+"""Demands on the translation of a sentence, and the search with forced prefixes.
 
-A forced prefix, exactly. Of a sentence with a prefix of p tokens, token t ≤ p of every hypothesis
-is token t of the prefix. Every other token is impossible there; nothing else changes. So the
-log-probability of a translation is the model's own, that of the prefix included.
+A forced prefix, exactly. If a sentence has a prefix of p tokens, token t ≤ p of every hypothesis is
+token t of the prefix. Every other token is impossible there; nothing else changes. So the
+log-probability of a translation, prefix included, is the model's own.
 
 Legend: M sentences still searched, R rows, R' some of them, V vocabulary, P longest prefix.
 """
@@ -18,19 +18,19 @@ import torch
 from torch import Tensor
 
 NONE = -1
-"""Stands where a prefix has no token."""
+"""Fills a shorter prefix up."""
 
 
 @dataclass(frozen=True)
 class Demand:
-    """What is asked of the translation of a sentence.
+    """What the user demands of the translation of a sentence.
 
     Attributes:
-        key: names the sentence; its samples are drawn from the seed and this.
+        key: the numbers of the sentence; its samples are drawn from the seed and the key.
         prefix: token ids that the translation begins with.
-        phrases: token ids of phrases that the translation has.
-        unfinished: ids of subwords that do not end a word; none if there are no phrases.
-        source: the text, which a utility may read.
+        phrases: token ids of the phrases that the translation contains.
+        unfinished: ids of subwords that do not end a word; empty without phrases.
+        source: the source text, which an external metric may read.
     """
 
     key: tuple[int, ...] = ()
@@ -48,7 +48,7 @@ class ForcedPrefixes:
 
     @classmethod
     def of(cls, demands: Sequence[Demand], device: torch.device) -> Self | None:
-        """Return the prefixes of sentences; None if no sentence has one."""
+        """Return the prefixes of sentences; None if no sentence has a prefix."""
         longest = max((len(demand.prefix) for demand in demands), default=0)
         if not longest:
             return None
@@ -56,13 +56,13 @@ class ForcedPrefixes:
         return cls(torch.tensor(rows, device=device))
 
     def restrict(self, logits: Tensor, rows: slice, width: int, step: int) -> Tensor:
-        """Return logits (R', V) with -inf for every token but the one that a prefix has next.
+        """Return logits with -inf for every token but the next token of the prefix.
 
         Args:
             logits: (R', V).
-            rows: which of all rows they are.
+            rows: the slice of all rows that they are.
             width: K, the hypotheses of each sentence.
-            step: their tokens so far.
+            step: the number of their tokens so far.
         """
         if step >= self._tokens.shape[1]:
             return logits

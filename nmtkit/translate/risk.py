@@ -1,14 +1,16 @@
-"""Minimum Bayes risk: of several candidates the translation that is most like the others.
+"""Minimum Bayes risk: the candidate that is most like the other candidates.
 
 The choice, exactly. The expected utility of a candidate h is Σ_r w_r · chrF(h, r) over all
-candidates r of the sentence, h too, with chrF2 of their text as sacreBLEU computes it (Popović
-2015). Samples have equal weights w_r = 1/n (Eikema & Aziz 2022). The n best of a search have the
-model's probabilities, divided by their sum (Kumar & Byrne 2004). If one of these is finished, the
-unfinished ones have weight 0, because the probability of an unfinished hypothesis is that of a
-prefix. The candidates are ranked by expected utility, equal ones in the order in which they come,
-each text once; unfinished ones of a search come after the finished ones. The score of a
-translation is its expected utility; log_prob is the model's own. Of a line in pieces this holds for
-each piece. Another metric than chrF is possible: the negative of one for which lower is better.
+candidates r of the sentence, including h, with chrF2 of their texts as sacreBLEU computes it
+(Popović 2015). Samples have equal weights w_r = 1/n (Eikema & Aziz 2022). The n best of a search
+have the model's probabilities, divided by their sum (Kumar & Byrne 2004). If one of the n best is
+finished, unfinished ones have weight 0, because the probability of an unfinished hypothesis is that
+of a prefix.
+
+The candidates are ranked by expected utility, each text once. Equal candidates keep their order;
+unfinished ones of a search come after the finished ones. The score of a translation is its expected
+utility; log_prob is the model's own. A line in pieces is ranked piece by piece. An external metric
+can replace chrF; if lower is better, the utility is its negative.
 
 Legend: N distinct texts, U distinct n-grams of one order.
 """
@@ -30,8 +32,8 @@ from nmtkit.translate.windows import windowed
 
 Matrix = Floats
 PairUtility = Callable[[Sequence[str], Sequence[Sequence[str]]], list[Matrix]]
-"""Returns, for each source with N distinct texts, the utility (N, N) of each text, by rows, if
-another one, by columns, is the truth.
+"""Returns for each source with N distinct texts the utilities (N, N): of the text of each row, if
+the text of the column is the reference.
 """
 PAIRS = 1 << 18
 """The most pairs that a command gets at once, so that memory does not grow with the text."""
@@ -51,8 +53,8 @@ def least_risk(
     Args:
         hypotheses: the candidates, at least one.
         texts: of each candidate.
-        nbest: how many to return at most.
-        drawn: the candidates are samples.
+        nbest: the maximum number of hypotheses to return.
+        drawn: True if the candidates are samples.
         utilities: (N, N) of the distinct texts, in their order; None = `chrf`.
     """
     first = [hypotheses[texts.index(text)] for text in distinct(texts)]
@@ -69,16 +71,12 @@ def least_risk(
 
 
 def distinct(texts: Sequence[str]) -> list[str]:
-    """Return texts in their order, each once."""
+    """Return each text once, in the order of the first occurrences."""
     return list(dict.fromkeys(texts))
 
 
 def external_utility(metric: ExternalMetric) -> PairUtility:
-    """Return the utility that an external metric measures, of at most PAIRS pairs at once.
-
-    Args:
-        metric: of `nmtkit.score.external_metrics`.
-    """
+    """Return the utility that an external metric measures, with at most PAIRS pairs at once."""
 
     def measured(rows: list[tuple[str, str, str]]) -> list[float]:
         columns = [list(column) for column in zip(*rows, strict=True)]
@@ -91,13 +89,10 @@ def external_utility(metric: ExternalMetric) -> PairUtility:
             for source, of_source in zip(sources, texts, strict=True)
             for text, other in itertools.product(of_source, repeat=2)
         )
-        parts = map(measured, windowed(rows, PAIRS))
-        numbers = np.fromiter(itertools.chain.from_iterable(parts), float)
-        if not metric.higher_is_better:
-            numbers = -numbers
-        ends = np.cumsum([len(of_source) ** 2 for of_source in texts])
-        matrices = zip(np.split(numbers, ends), texts, strict=False)  # nothing is after the last
-        return [matrix.reshape(len(t), len(t)) for matrix, t in matrices]
+        numbers = itertools.chain.from_iterable(map(measured, windowed(rows, PAIRS)))
+        sign = 1 if metric.higher_is_better else -1
+        sizes = map(len, texts)
+        return [sign * np.fromiter(numbers, float, size**2).reshape(size, size) for size in sizes]
 
     return utility
 
@@ -116,8 +111,8 @@ def chrf(texts: Sequence[str]) -> Matrix:
 
 
 def _occurrences(line: str, order: int) -> list[tuple[str, int]]:
-    """Return the n-grams of a line, each with how often it came before: then the matches of two
-    lines, which count an n-gram as often as both have it, are the pairs that both have.
+    """Return the n-grams of a line, each with the number of its earlier occurrences. So the clipped
+    matches of two lines are the entries that both lines have.
     """
     before: Counter[str] = Counter()
     occurrences = []
@@ -129,7 +124,9 @@ def _occurrences(line: str, order: int) -> list[tuple[str, int]]:
 
 
 def _shared(lists: Sequence[Sequence[tuple[str, int]]]) -> Matrix:
-    """Return how many entries each two of N lists share (N, N); no list has one twice."""
+    """Return the number of entries that each two of N lists share (N, N). A list has no entry
+    twice.
+    """
     places: dict[tuple[str, int], int] = {}
     columns = [[places.setdefault(entry, len(places)) for entry in entries] for entries in lists]
     has = np.zeros((len(lists), max(1, len(places))), dtype=np.float32)  # exact below 2^24

@@ -35,31 +35,29 @@ from nmtkit.translate.prefix import Demand
 from nmtkit.translate.steps import top_sorted
 
 HEAD = 512
-"""With top_p alone, a CPU sorts only this number of tokens of a row, the most probable ones. If
-their probability is less than top_p, it sorts all tokens of the row, which takes much longer.
+"""With top_p alone, a CPU sorts only the most probable tokens of a row, this number of them. If
+their probability is less than top_p, it sorts all tokens, which takes much longer.
 """
 
 
 class Samples(Beams):
-    """The samples of the M sentences still sampled: a slot each.
+    """The samples of the M sentences still sampled: each sample has a slot.
 
     Args:
         batch: the sources.
-        settings: temperature, top_k, top_p, seed; `beam` samples are drawn.
-        demands: of each sentence, with its key.
+        settings: temperature, top_k, top_p, seed; beam = the number of samples.
+        demands: of each sentence; the keys determine the samples.
     """
 
     def __init__(self, batch: Batch, settings: SearchSettings, demands: Sequence[Demand]) -> None:
         super().__init__(batch, settings, demands)
-        keys = [(settings.seed, *demand.key) for demand in demands]
-        numbers = [
-            [np.random.default_rng([*key, i]).random(limit) for i in range(settings.beam)]
-            for key, limit in zip(keys, self.left.flatten().tolist(), strict=True)
-        ]
-        padded = torch.zeros(len(numbers), settings.beam, self.longest, dtype=widest(self.device))
-        for row, of_row in zip(padded.numpy(), numbers, strict=True):
-            row[:, : len(of_row[0])] = of_row
-        self._numbers = padded.to(self.device)  # (M, K, longest)
+        numbers = np.zeros((len(demands), settings.beam, self.longest))
+        for row, demand, limit in zip(numbers, demands, self.left.flatten().tolist(), strict=True):
+            for i, of_sample in enumerate(row):
+                rng = np.random.default_rng([settings.seed, *demand.key, i])
+                of_sample[:limit] = rng.random(limit)
+        # (M, K, longest)
+        self._numbers = torch.tensor(numbers, dtype=widest(self.device), device=self.device)
 
     def pick(self, logits: Tensor, rows: slice) -> tuple[Tensor, Tensor]:
         """Draw the next token of each sample; in the first step, K tokens for each sentence."""
@@ -79,13 +77,12 @@ class Samples(Beams):
         return rows
 
     def ranked(self) -> list[NBest]:
-        return self.step_log.hypotheses(
-            [sorted(ended, key=lambda e: e.slot) for ended in self._ended]
-        )
+        in_order = [sorted(ended, key=lambda end: end.slot) for ended in self._ended]
+        return self.step_log.hypotheses(in_order)
 
 
 def draw(logits: Tensor, numbers: Tensor, settings: SearchSettings) -> tuple[Tensor, Tensor]:
-    """Draw tokens as the top of this file says.
+    """Draw tokens as defined at the top of this file.
 
     Args:
         logits: (R', V), -inf where a token is impossible.

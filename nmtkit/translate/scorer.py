@@ -1,5 +1,5 @@
-"""Given translations of lines and how probable a model finds them; on the translator's batches,
-and with its context.
+"""Scores given translations of lines by their probability, with the context that a translation
+would read.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from nmtkit.errors import DataError, short
 from nmtkit.text.side import TextSide
 from nmtkit.text.vocabulary import EOS, UNK
 from nmtkit.translate.forced import forced_scores
-from nmtkit.translate.hypotheses import NBest
 from nmtkit.translate.searcher import (
     POSITIONS_PER_SENTENCE,
     ContextIds,
@@ -24,12 +23,12 @@ from nmtkit.translate.searcher import (
 from nmtkit.translate.translator import Translator
 
 MOST_SUBWORDS = 20_000
-"""The longest line whose given translation is scored. The line is not cut, and the time of
-attention grows with the square of its length.
+"""The most subwords of a line that is scored. No line is cut, and the time of attention grows with
+the square of the length.
 """
 Ids = list[int]
 Given = tuple[Ids, list[Ids], Sequence[int], list[ContextIds]]
-"""A source, its targets, its spans, and what is read as context."""
+"""A source, its targets, its spans and its context."""
 
 
 @dataclass(frozen=True)
@@ -46,8 +45,8 @@ class ForcedLine:
 
 
 class Scorer(Translator):
-    """Scores given translations. The scorer translates a line itself if a model reads its
-    translation as context and none is given.
+    """Scores given translations. If a model reads the translation of a line as context, and no
+    translation is given, the scorer translates the line.
     """
 
     def force(
@@ -57,14 +56,15 @@ class Scorer(Translator):
         documents: Documents | None = None,
         spans: Sequence[Sequence[int]] | None = None,
     ) -> list[ForcedLine]:
-        """Score given translations of lines, in their order; an over-long source is not cut, a
-        blank one is scored as an empty sentence.
+        """Score given translations of lines. A source is not cut; a blank source is scored as an
+        empty sentence.
 
         Args:
             sources, targets: (N) lines.
-            documents: of the sources, whole ones, read as in translation; None = every line is one.
+            documents: the whole documents that the sources are, read as in translation; None =
+                every line is a document.
             spans: of each source, where known.
-        Raises: ValueError if there are more lines of one than of the other.
+        Raises: ValueError if the numbers of sources and targets differ.
         """
         src, heads = self._uncut(sources)
         tokens = [_whole(self.tgt_side, line) for line in targets]
@@ -82,13 +82,13 @@ class Scorer(Translator):
         targets: Sequence[Sequence[str]],
         documents: Documents | None = None,
     ) -> list[list[float]]:
-        """Return the log-probabilities of several given translations of each line, </s> included; a
+        """Return the log-probabilities of several given translations of each line, </s> included. A
         source is read once for all of its targets.
 
         Args:
             sources: (N) lines.
             targets: (N, K_i) lines; a line without targets is only read as context.
-            documents: of the sources, whole ones, read as in translation; None = every line is one.
+            documents: as of `force`.
         Returns: (N, K_i).
         """
         src, heads = self._uncut(sources)
@@ -101,8 +101,8 @@ class Scorer(Translator):
         return [[sum(of_target) for of_target in of_line] for of_line in scores]
 
     def _alternative_batches(self, src: list[Ids], tgt: list[list[Ids]]) -> list[list[int]]:
-        """Return the numbers of the lines with targets in batches; only sources with the same
-        number of targets share a batch.
+        """Return the numbers of the lines with targets in batches. The sources of a batch have the
+        same number of targets.
         """
         longest = [max(map(len, ids), default=0) for ids in tgt]
         order = sorted(
@@ -119,8 +119,8 @@ class Scorer(Translator):
         return batches
 
     def _uncut(self, lines: Sequence[str]) -> tuple[list[Ids], list[Ids]]:
-        """Return the ids of lines, which are not cut, and of each line what is read of it as
-        context: the first piece, nothing of a blank line.
+        """Return the ids of whole lines, and the ids of their first pieces, which are read as
+        context; none for a blank line.
         """
         subwords = [_whole(self.src_side, line) if line.strip() else [] for line in lines]
         heads = [self._cut(words)[0] for words in subwords]
@@ -130,20 +130,17 @@ class Scorer(Translator):
     def _given_or_translated(
         self, heads: list[Ids], targets: list[list[Ids]], documents: Documents | None
     ) -> list[ContextIds]:
-        """Return what is read of lines as context: of the target the first one that is given, else
-        the system's own translation.
+        """Return what models read of each line as context. As its translation they read the first
+        given target; without a target, the system's own translation.
         """
         if not self._reads_targets:
             return [(tuple(head), ()) for head in heads]
-        translated: list[list[NBest]] = [[] for _ in heads]
+        read: list[Sequence[int]] = [of_line[0] if of_line else () for of_line in targets]
         if not all(targets):
             pieces = [[head] if head else [] for head in heads]
-            no_spans: list[Sequence[int]] = [()] * len(heads)
-            translated = self._translate_lines(pieces, no_spans, documents, counted=False)
-        return [
-            (tuple(head), tuple(of_line[0]) if of_line else best_ids(hypotheses))
-            for head, of_line, hypotheses in zip(heads, targets, translated, strict=True)
-        ]
+            translated = self._translate_lines(pieces, [()] * len(heads), documents, counted=False)
+            read = [ids or best_ids(of_line) for ids, of_line in zip(read, translated, strict=True)]
+        return list(zip(map(tuple, heads), map(tuple, read), strict=True))
 
     def _score_all(
         self,
@@ -157,19 +154,28 @@ class Scorer(Translator):
         """Score the targets of each line, batch by batch on the workers.
 
         Args:
-            src, heads: (N) of `_uncut`; tgt: (N, K_i).
+            src, heads: (N) from `_uncut`.
+            tgt: (N, K_i).
             batches: numbers of lines; a line in no batch is not scored.
             documents, spans: of the lines.
         Returns: of each line, of each target, the log-probabilities of its tokens.
         """
         fitting = self._fitting(spans, [[line] for line in src])
-        self._count_given(src, [target for targets in tgt for target in targets])
+        targets = list(itertools.chain(*tgt))
+        self.counts.update(
+            lines=len(src),
+            empty=sum(len(line) == 1 for line in src),
+            src_tokens=sum(map(len, src)),
+            tgt_tokens=sum(map(len, targets)),
+            over_long=sum(len(line) > self.settings.max_source + 1 for line in src),
+            unknown=sum(line.count(UNK) for line in src),
+            unknown_target=sum(line.count(UNK) for line in targets),
+        )
         reads = self._given_or_translated(heads, tgt, documents)
         documents = without_blank_lines(documents, heads)
         items = {
             line: (src[line], tgt[line], fitting[line], self._context(line, reads, documents))
-            for batch in batches
-            for line in batch
+            for line in itertools.chain(*batches)
         }
         scores = self._by_batch(self._score, items, batches)
         return [scores.get(line, []) for line in range(len(src))]
@@ -178,28 +184,15 @@ class Scorer(Translator):
         src, tgt, spans, reads = zip(*lines, strict=True)
         known = spans if self._reads_spans else None
         batch = source_batch(src, self.device, known, self._context_tensors(reads))
-        flat = [ids for targets in tgt for ids in targets]
-        scores = forced_scores(self.models, with_targets(batch, flat))
+        scores = forced_scores(self.models, with_targets(batch, list(itertools.chain(*tgt))))
         count = len(tgt[0])
         return [scores[start : start + count] for start in range(0, len(scores), count)]
 
-    def _count_given(self, src: list[Ids], tgt: list[Ids]) -> None:
-        """Count lines, and the targets of all of them."""
-        self.counts.update(
-            lines=len(src),
-            empty=sum(len(line) == 1 for line in src),
-            src_tokens=sum(map(len, src)),
-            tgt_tokens=sum(map(len, tgt)),
-            over_long=sum(len(line) > self.settings.max_source + 1 for line in src),
-            unknown=sum(line.count(UNK) for line in src),
-            unknown_target=sum(line.count(UNK) for line in tgt),
-        )
-
 
 def _whole(side: TextSide, line: str) -> list[str]:
-    """Return the subwords of a line that is not cut.
+    """Return the subwords of a whole line.
 
-    Raises: DataError if there are too many.
+    Raises: DataError if it has too many subwords.
     """
     subwords = side.encode(line)
     if len(subwords) > MOST_SUBWORDS:

@@ -1,4 +1,4 @@
-"""Search of lines that are ids: contexts, batches, worker processes."""
+"""Searches lines of token ids: contexts, batches, worker processes."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 POSITIONS_PER_SENTENCE = 64
-"""A batch holds at most search.batch_size times this number of source positions, padding included:
-long sentences come in smaller batches.
+"""A batch has at most search.batch_size times this number of source positions, padding included.
+So long sentences come in smaller batches.
 """
 LARGE_GPU_BYTES = 64 << 30
 """Bytes of memory. A larger GPU takes twice as many positions, unless search.batch_size is set."""
 AT_ONCE, AT_ONCE_ON_A_GPU = 128, 512
-"""Sentences in a batch, unless search.batch_size says how many. Greedy search of MANY_LINES on a
-CPU has twice as many, because its sentences have one hypothesis each. With n samples or hypotheses
-a sentence, a batch has n // FULL_BATCH_HYPOTHESES times fewer sentences.
+"""Sentences in a batch, unless search.batch_size is set. Greedy search of MANY_LINES on a CPU has
+twice as many, because its sentences have one hypothesis each. With n samples or hypotheses a
+sentence, a batch has n // FULL_BATCH_HYPOTHESES times fewer sentences.
 """
 
 BATCHES_TO_LEAVE_FROM = 8
@@ -49,7 +49,7 @@ BATCHES_TO_LEAVE_FROM = 8
 LEAVE_ONE_IN = 8
 """A batch leaves at most one of this number of its sentences."""
 LEFT_HYPOTHESES = 8
-"""On a CPU a batch leaves at most this number of hypotheses: more of them are worth a step."""
+"""On a CPU a batch leaves at most this number of hypotheses: a step of more is worth its time."""
 FULL_BATCH_HYPOTHESES = 8
 """Memory holds whole batches with fewer than twice this number of hypotheses a sentence."""
 
@@ -65,8 +65,14 @@ for models that read targets, the ids of the translation. Both end in </s>.
 
 @dataclass(frozen=True)
 class Piece:
-    """A line, or a part of an over-long line: the number of the line, token ids, </s> last, the
-    spans if they are known, the context, and what is asked of its translation.
+    """A line, or a part of an over-long line.
+
+    Attributes:
+        line: number of the line.
+        ids: token ids, </s> last.
+        spans: of the line; empty if they are not known.
+        context: what the model reads as context.
+        demand: what is asked of the translation.
     """
 
     line: int
@@ -77,7 +83,11 @@ class Piece:
 
 
 def sentences_at_once(settings: SearchSettings, device: torch.device, lines: int) -> int:
-    """Return the sentences in a batch of the search; lines: how many are searched together."""
+    """Return the number of sentences in a batch.
+
+    Args:
+        lines: the number of lines that are searched together.
+    """
     if settings.batch_size:
         return settings.batch_size
     rows = (settings.mbr or settings.nbest) if settings.sample else settings.beam
@@ -87,7 +97,7 @@ def sentences_at_once(settings: SearchSettings, device: torch.device, lines: int
 
 
 def positions_at_once(settings: SearchSettings, device: torch.device) -> int:
-    """Return the most source positions in a batch of the search, padding included."""
+    """Return the most source positions of a batch, padding included."""
     automatic = device.type == "cuda" and not settings.batch_size
     roomy = automatic and torch.cuda.get_device_properties(device).total_memory >= LARGE_GPU_BYTES
     return sentences_at_once(settings, device, 0) * POSITIONS_PER_SENTENCE * (2 if roomy else 1)
@@ -97,7 +107,7 @@ class Searcher(ABC):
     """Searches lines with one model or an ensemble.
 
     Pieces of lines are sorted by length, cut into batches and searched. The batches do not depend
-    on the number of workers, so neither do the results.
+    on the number of workers, so the results do not either.
 
     Args:
         models: in eval mode, on `device`, sharing the target vocabulary.
@@ -105,9 +115,9 @@ class Searcher(ABC):
         device: where the models are.
         jobs: worker processes on a CPU of Linux (1 elsewhere).
     Attributes:
-        done: called with the number of lines of each batch that is finished.
+        done: called with the number of lines of each finished batch.
         utility: of minimum Bayes risk; None = chrF.
-        context_rule: which other lines of a document the models read with each; None if none.
+        context_rule: which lines of a document the models read as context; None = no context.
         counts: no_context (lines without the context that a model reads).
     """
 
@@ -131,7 +141,7 @@ class Searcher(ABC):
 
     @abstractmethod
     def _texts(self, hypotheses: Sequence[Hypothesis]) -> list[str]:
-        """Return the text of hypotheses, which minimum Bayes risk compares."""
+        """Return the texts of hypotheses, which minimum Bayes risk compares."""
 
     @property
     def _reads_targets(self) -> bool:
@@ -145,15 +155,15 @@ class Searcher(ABC):
         demands: list[list[Demand]] | None = None,
         counted: bool = True,
     ) -> list[list[NBest]]:
-        """Translate each piece of each line: all lines at once or, if translations are read as
-        context, each line after those before it.
+        """Translate each piece of each line. All lines are translated at once; if a model reads
+        translations as context, a line is translated after the earlier lines of its document.
 
         Args:
             ids: of each line the ids of its pieces.
             spans: of each line, empty if they are not known.
             documents: of the lines.
             demands: of each piece of each line.
-            counted: the lines are lines `done`.
+            counted: True if `done` counts the lines.
         Returns: of each line, of each piece, the n best translations.
         """
         documents = without_blank_lines(documents, ids)
@@ -170,39 +180,39 @@ class Searcher(ABC):
                 for number, of_piece in enumerate(ids[line]):
                     demand = demands[line][number] if demands else Demand((line, number))
                     pieces.append(Piece(line, of_piece, spans[line], context, demand))
-            results = self._search_pieces(pieces, lines_per_item)
-            if self.settings.mbr and self.utility is not None:
-                results = self._of_utility(self.utility, pieces, results)
-            for number, piece in enumerate(pieces):
-                hypotheses[piece.line].append(results[number])
+            for piece, nbest in zip(
+                pieces, self._search_pieces(pieces, lines_per_item), strict=True
+            ):
+                hypotheses[piece.line].append(nbest)
             if self._reads_targets:
                 for line in lines:
                     context_ids[line] = (context_ids[line][0], best_ids(hypotheses[line]))
         return hypotheses
 
-    def _search_pieces(self, pieces: list[Piece], lines_per_item: float) -> dict[int, NBest]:
-        """Search all pieces. The few sentences of a batch that go on when all others have ended are
-        searched again, together with those of the other batches: a step of few sentences takes
+    def _search_pieces(self, pieces: list[Piece], lines_per_item: float) -> list[NBest]:
+        """Search all pieces. When most sentences of a batch have ended, the rest is left and
+        searched again, together with the rest of the other batches: a step of few sentences takes
         nearly as long as one of many.
         """
         results: dict[int, NBest] = {}
-        waiting = dict(enumerate(pieces))
-        while waiting:
-            numbers = list(waiting)
+        while len(results) < len(pieces):
+            waiting = [number for number in range(len(pieces)) if number not in results]
             batches = [
-                [numbers[i] for i in batch]
-                for batch in self._batches([len(piece.ids) for piece in waiting.values()])
+                [waiting[i] for i in batch]
+                for batch in self._batches([len(pieces[number].ids) for number in waiting])
             ]
             work = partial(self._search_batch, leaves=len(batches) >= BATCHES_TO_LEAVE_FROM)
-            hypotheses = self._by_batch(work, waiting, batches, lines_per_item)
+            hypotheses = self._by_batch(work, pieces, batches, lines_per_item)
             results |= {number: nbest for number, nbest in hypotheses.items() if nbest}
-            waiting = {n: piece for n, piece in waiting.items() if n not in results}
-        return results
+        found = [results[number] for number in range(len(pieces))]
+        if self.settings.mbr and self.utility is not None:
+            return self._of_utility(self.utility, pieces, found)
+        return found
 
     def _by_batch(
         self,
         function: Callable[[list[Item]], list[Result]],
-        items: Mapping[int, Item],
+        items: Sequence[Item] | Mapping[int, Item],
         batches: Sequence[Sequence[int]],
         lines_per_item: float = 1,
     ) -> dict[int, Result]:
@@ -212,7 +222,7 @@ class Searcher(ABC):
             function: returns a result for each item of a batch.
             items: by number.
             batches: numbers of items.
-            lines_per_item: counted as done for each.
+            lines_per_item: added to the lines that are done, for each item with a result.
         Returns: the results by the numbers of the items.
         """
         work = [[items[number] for number in batch] for batch in batches]
@@ -225,10 +235,11 @@ class Searcher(ABC):
     def _context(
         self, line: int, context_ids: list[ContextIds], documents: Documents | None
     ) -> list[ContextIds]:
-        """Return what is read of the lines that are the context of a line.
+        """Return the context that the models read with a line.
 
         Args:
-            context_ids: what is read of each line; documents: of `without_blank_lines`.
+            context_ids: of each line.
+            documents: from `without_blank_lines`.
         """
         if self.context_rule is None or not context_ids[line][0]:
             return []
@@ -237,8 +248,8 @@ class Searcher(ABC):
         return [context_ids[sentence] for sentence in sentences]
 
     def _batches(self, lengths: list[int]) -> list[list[int]]:
-        """Return indices in batches, the longest first, so that workers end together and memory
-        runs out at the start or never.
+        """Return the indices of sentences in batches. The longest come first, so that workers end
+        together, and memory runs out at the start or never.
         """
         size = sentences_at_once(self.settings, self.device, len(lengths))
         return longest_first(lengths, positions_at_once(self.settings, self.device), size)
@@ -247,12 +258,12 @@ class Searcher(ABC):
         """Translate a batch.
 
         Args:
-            leaves: the last few sentences are left, and have no hypotheses.
+            leaves: True if the last few sentences are left, and get no hypotheses.
         """
         spans = [piece.spans for piece in pieces] if self._reads_spans else None
         context = self._context_tensors([piece.context for piece in pieces])
-        ids, few_shapes = [piece.ids for piece in pieces], self._replayed
-        batch = source_batch(ids, self.device, spans, context, few_shapes)
+        ids = [piece.ids for piece in pieces]
+        batch = source_batch(ids, self.device, spans, context, self._replayed)
         leave = len(pieces) // LEAVE_ONE_IN if leaves else 0
         if self.device.type == "cpu":
             leave = min(leave, LEFT_HYPOTHESES // self.settings.beam)
@@ -264,49 +275,43 @@ class Searcher(ABC):
         return [least_risk(h, self._texts(h), nbest, drawn) if h else [] for h in hypotheses]
 
     def _of_utility(
-        self,
-        utility: PairUtility,
-        pieces: Sequence[Piece],
-        candidates: Mapping[int, NBest],
-    ) -> dict[int, NBest]:
+        self, utility: PairUtility, pieces: Sequence[Piece], candidates: Sequence[NBest]
+    ) -> list[NBest]:
         """Return the hypotheses of each piece that minimum Bayes risk chooses, best first. The
-        utility is measured for all pieces at once, as a command may load a model each time.
+        utility is measured for all pieces at once, because a command may load a model each time.
         """
         nbest, drawn = self.settings.nbest, self.settings.sample
-        texts = {number: self._texts(candidates[number]) for number in range(len(pieces))}
+        texts = list(map(self._texts, candidates))
         sources = [piece.demand.source for piece in pieces]
-        matrices = utility(sources, [distinct(of_piece) for of_piece in texts.values()])
-        return {
-            number: least_risk(candidates[number], texts[number], nbest, drawn, matrix)
-            for number, matrix in enumerate(matrices)
-        }
+        matrices = utility(sources, list(map(distinct, texts)))
+        return [
+            least_risk(hypotheses, of_piece, nbest, drawn, matrix)
+            for hypotheses, of_piece, matrix in zip(candidates, texts, matrices, strict=True)
+        ]
 
     def _context_tensors(self, reads: Sequence[Sequence[ContextIds]]) -> Context | None:
         """Return the contexts of a batch; equal contexts are stored once."""
         if self.context_rule is None:
             return None
-        distinct = list(dict.fromkeys(itertools.chain.from_iterable(reads)))
-        number = {read: i for i, read in enumerate(distinct)}
-        sources, targets = ([np.asarray(read[side]) for read in distinct] for side in (0, 1))
+        unique = list(dict.fromkeys(itertools.chain.from_iterable(reads)))
+        number = {read: i for i, read in enumerate(unique)}
+        src, tgt = ([np.asarray(read[side]) for read in unique] for side in (0, 1))
         rows = [[number[read] for read in of_row] for of_row in reads]
-        return contexts(
-            rows, sources.__getitem__, self.context_rule, self.device, targets.__getitem__
-        )
+        return contexts(rows, src.__getitem__, self.context_rule, self.device, tgt.__getitem__)
 
 
 def without_blank_lines(documents: Documents | None, lines: Sequence[object]) -> Documents | None:
     """Return the documents without blank lines, which are never context.
 
     Args:
-        lines: a blank line is false.
+        lines: anything that is false for a blank line.
     """
-    if documents is None:
-        return None
-    return documents.without({number for number, line in enumerate(lines) if not line})
+    blank = {number for number, line in enumerate(lines) if not line}
+    return None if documents is None else documents.without(blank)
 
 
 def best_ids(pieces: list[NBest]) -> tuple[int, ...]:
-    """Return the ids of the best translation of a line's first piece, </s> last; for a blank line
+    """Return the ids of the best translation of a line's first piece, </s> last; a blank line has
     </s> alone.
     """
     return (*(pieces[0][0].ids if pieces else ()), EOS)

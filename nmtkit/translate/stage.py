@@ -1,4 +1,6 @@
-"""The stage `translate`: a run's test sets into its folders, or a file or stdin to stdout."""
+"""The stage `translate`: translates the test sets of a run into its folders, or a file or stdin to
+stdout.
+"""
 
 from __future__ import annotations
 
@@ -60,12 +62,12 @@ READERS = 4
 
 
 class Unavailable(DataError):
-    """A system that another process is writing to, or that cannot be loaded."""
+    """Raised for a system that another process is writing to, or that cannot be loaded."""
 
 
 @contextlib.contextmanager
 def _loading() -> Iterator[None]:
-    """Raise Unavailable in the place of a user error, of which other systems may be free."""
+    """Turn a user error into Unavailable, so that other systems can still translate."""
     try:
         yield
     except (ConfigError, DataError) as error:
@@ -78,8 +80,8 @@ def translate(run: Run, **values: Any) -> None:
     Args:
         run: the run.
         values: of `TranslateOptions`.
-    Raises: ConfigError, DataError, CheckpointError as the parts say; EnvironmentProblem for an
-        absent device.
+    Raises: ConfigError or DataError for user errors; CheckpointError if no checkpoint of a system
+        can be used; EnvironmentProblem if the device does not exist.
     """
     options = TranslateOptions.of(values)
     search = search_overrides(options)
@@ -110,7 +112,9 @@ def translate(run: Run, **values: Any) -> None:
 
 
 def _check(run: Run, options: TranslateOptions, sets: list[TextSet]) -> None:
-    """Refuse what cannot work before a model is loaded."""
+    """Raise ConfigError or DataError if the options do not fit the run or the files. No model is
+    loaded yet.
+    """
     source = options.source
     if source == "-" and sys.stdin is None:  # the process was started with file descriptor 0 closed
         raise DataError("stdin is closed", where="-", hint="pipe text into it, or name a file")
@@ -127,14 +131,14 @@ def _check(run: Run, options: TranslateOptions, sets: list[TextSet]) -> None:
 
 
 def _check_beside(run: Run, source: str | None, sets: list[TextSet], path: Path, name: str) -> None:
-    """Refuse a file that has not one line for each line of one source.
+    """Raise ConfigError or DataError unless a file has one line for each line of the source.
 
     Args:
         run: the run.
         source: the file to translate, if it is named.
-        sets: those to translate else.
+        sets: the sets to translate if no file is named.
         path: the file.
-        name: the option that names it.
+        name: the option that names `path`.
     """
     if source is None and len(sets) != 1:
         message = "which set does this file belong to?"
@@ -144,11 +148,12 @@ def _check_beside(run: Run, source: str | None, sets: list[TextSet], path: Path,
         raise ConfigError(message, where="-", hint="put it into a file and name that")
     files.check_file(path, where=name)
     text = Path(source or run.source(sets[0].name))
-    counts = [sum(map(len, file_windows(side))) for side in (text, path)]
-    if counts[0] != counts[1]:
-        message = f"{path} has {counted(counts[1], 'line')} but {text} has {counts[0]:,}"
-        aligned = name == flag("force_target")  # by length, unlike prefixes and constraints
-        where = first_odd_pair((text,), (path,)) if aligned and all(counts) else name
+    expected, count = (sum(map(len, file_windows(file))) for file in (text, path))
+    if expected != count:
+        message = f"{path} has {counted(count, 'line')} but {text} has {expected:,}"
+        # Targets are as long as their sources; prefixes and constraints are not.
+        has_targets = name == flag("force_target") and expected and count
+        where = first_odd_pair((text,), (path,)) if has_targets else name
         raise DataError(message, where=where, hint=f"{name} wants one line for each source line")
 
 
@@ -158,11 +163,11 @@ def _boundaries(run: Run, text_set: TextSet) -> Boundaries:
 
 
 class _Stage:
-    """What the translations of one call share.
+    """One call of the stage.
 
     Args:
         run: the run.
-        device: where to compute.
+        device: the device to compute on.
         options: of the call.
     """
 
@@ -175,7 +180,7 @@ class _Stage:
         self.metric = parse(CommandMetric, options.metric) if options.metric else None
 
     def scorer(self, group: SystemGroup) -> Scorer:
-        """Load what translates."""
+        """Load a system, log how it computes, and check that it can write the constraints."""
         machine = group.hardware(self.device, self.options.force_target is not None)
         names = [f"{used.system}/{used.name}" for used in group.checkpoints()]
         scorer = group.scorer(self.device, machine.precision, self.jobs)
@@ -184,10 +189,11 @@ class _Stage:
                 why = f"has no layer that {machine.precision} rounds (see nmtkit/models/README.md)"
                 console.say(f"'{group.name}' {why}: it searches in float32")
             machine = replace(machine, precision="float32")
-        before, self._hardware = self._hardware, {**machine.values(), "jobs": self.jobs}
-        if self._hardware != before:
+        values = {**machine.values(), "jobs": self.jobs}
+        if self._hardware != values:
             processes = f"; up to {self.jobs} worker processes of one thread each"
             console.say(machine.describe() + processes * (self.jobs > 1))
+        self._hardware = values
         if self.metric:
             scorer.utility = external_utility(self.metric)
         if self.options.constraints:
@@ -218,8 +224,8 @@ class _Stage:
             print_forced(scorer, group, source, boundaries, target, spans)
 
     def translate_all(self, groups: list[SystemGroup], sets: list[TextSet]) -> None:
-        """Translate the sets with every group that lacks them. A system that cannot translate is
-        skipped, unless it was asked for or none is left.
+        """Translate the sets with every system. A system that cannot translate is skipped, unless
+        the user named it or no system is left.
         """
         skipped = 0
         for group in groups:
@@ -233,15 +239,15 @@ class _Stage:
                 console.warn(f"skipping '{group.name}': {error.message}{hint}")
 
     def translate_sets(self, group: SystemGroup, sets: list[TextSet]) -> None:
-        """Translate the sets that this system, or ensemble, lacks."""
+        """Translate the sets whose translations by a system or ensemble are not up to date."""
         scorer: Scorer | None = None
         with contextlib.ExitStack() as locks:
-            folders = {self.run.system(group.name).path, *(s.path for s in group.systems)}
-            for path in sorted(folders):
+            for path in sorted({system.path for system in (group.system, *group.systems)}):
                 with _loading():
                     locks.enter_context(locked(path, "translate", reads=True))
             for text_set in sets:
-                inputs, folder = self._inputs(group, text_set), group.translation(text_set.name)
+                inputs = self._inputs(group, text_set)
+                folder = group.system.translation(text_set.name)
                 recover(folder, owned)
                 if not self.options.force and _up_to_date(folder, inputs):
                     console.say(
@@ -249,13 +255,13 @@ class _Stage:
                         " (--force repeats it)"
                     )
                     continue
-                check_writable(self.run.system(group.name).path)
+                check_writable(group.system.path)
                 with _loading():
                     scorer = scorer or self.scorer(group)
                 self._translate_set(folder, text_set, scorer, inputs)
 
     def _inputs(self, group: SystemGroup, text_set: TextSet) -> TranslationInputs:
-        """Return everything that the translation depends on."""
+        """Return the files and settings that a translation depends on."""
         documents = documents_file(self.run.prep, text_set.name)
         return TranslationInputs(
             format=1,
@@ -319,7 +325,7 @@ def _sha256(path: Path | None) -> str | None:
 
 
 def _up_to_date(folder: Path, inputs: TranslationInputs) -> bool:
-    """True if the translation has these inputs, and its files have not changed."""
+    """True if a translation was made from these inputs, and its files have not changed."""
     meta = load_or_warn(TranslationMeta, folder / META)
     if meta is None:
         return False

@@ -1,4 +1,4 @@
-"""One step of a search over one model or several: the log-probabilities of the best next tokens of
+"""One step of a search with one or several models: the log-probabilities of the best next tokens of
 every row.
 
 Legend: R rows (hypotheses), V vocabulary, D width, k tokens wanted.
@@ -24,12 +24,13 @@ NEVER = slice(min(PAD, BOS), max(PAD, BOS) + 1)  # <pad> and <s>, which are neig
 BLOCK_LOGITS = 1 << 22
 """Logits computed at once on a CPU, so that memory does not grow with rows x vocabulary."""
 CHUNK = 64
-"""Columns whose maximum is looked at first when the best of a row are sought."""
+"""Columns of a chunk. The search for the largest entries of a row begins with chunk maxima."""
 Pick = Callable[[Tensor, slice], tuple[Tensor, Tensor]]
 """Returns the tokens that may continue some rows: their logits (R', k), -inf in a place without a
-token, and their ids (R', k). Arguments: the logits (R', V), which it may overwrite, -inf for <pad>
-and <s>; and which of all rows they are.
+token, and their ids (R', k). Arguments: the logits (R', V), which are -inf for <pad> and <s> and
+may be overwritten; the slice of all rows that they are.
 """
+Select = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
 class Decoders:
@@ -50,13 +51,13 @@ class Decoders:
         self._states: list[State] = [{} for _ in self._models]
 
     def step(self, last: Tensor, pick: Pick) -> tuple[Tensor, Tensor]:
-        """Read one more token in every row and pick the next ones.
+        """Read one more token in every row and pick the next tokens.
 
         Args:
-            last: (R) the tokens just chosen.
-            pick: picks the tokens that may follow.
+            last: (R) the newest token of each row.
+            pick: picks the next tokens.
         Returns: natural log-probabilities (R, k) in the `widest` type and token ids (R, k), in
-            the order of `pick`; never <pad> or <s>, whose places have -inf.
+            the order of `pick`; a place without a token has -inf.
         """
         hidden = []
         for i, model in enumerate(self._models):
@@ -88,17 +89,17 @@ class Decoders:
         mapped(self._states, lambda leaf: leaf.fix_shapes() if isinstance(leaf, Cache) else None)
 
     def keep_rows(self, rows: Continued) -> None:
-        """Go on with these rows of the states."""
+        """Keep only these rows of the states."""
         self._states = [select_rows(state, rows) for state in self._states]
 
     def keep_sentences(self, sentences: Tensor) -> None:
-        """Go on with these sentences of the memories."""
+        """Keep only these sentences of the memories."""
         self._memories = [select_rows(memory, sentences) for memory in self._memories]
 
 
 def exact_logits(model: Model, hidden: Tensor) -> Tensor:
-    """Return logits (R', V) of hidden (R', D), in 32 bits even if the layers use 16: scores are
-    compared with one another.
+    """Return the logits (R', V) of hidden states (R', D), in 32 bits even if the layers use 16,
+    because scores are compared with each other.
     """
     if not torch.is_autocast_enabled(hidden.device.type):
         return model.logits(hidden)
@@ -116,7 +117,7 @@ def picked_tokens(logits: Tensor, rows: slice, pick: Pick) -> tuple[Tensor, Tens
 
     Args:
         logits: (R', V); overwritten.
-        rows: which of all rows they are.
+        rows: the slice of all rows that they are.
         pick: see `Decoders.step`.
     Returns: log-probabilities (R', k) in the `widest` type, token ids (R', k).
     """
@@ -131,77 +132,61 @@ def picked_tokens(logits: Tensor, rows: slice, pick: Pick) -> tuple[Tensor, Tens
 
 def top_sorted(values: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """Return the k largest entries of each row with their columns, largest first, equal ones by
-    column (torch.topk leaves that open).
+    column (torch.topk leaves the order of equal ones open).
 
     Args:
         values: (R, C).
     Returns: values and columns, both (R, min(k, C)).
     """
+
+    def exact(values: Tensor) -> tuple[Tensor, Tensor]:
+        top, columns = values.sort(dim=-1, descending=True, stable=True)
+        return top[:, :k], columns[:, :k]
+
     if values.shape[1] <= k:
-        return values.sort(dim=-1, descending=True, stable=True)
-    if not cpu.reads_at_once(values):
-        return _top_without_a_wait(values, k)
+        return exact(values)
+    if not cpu.reads_at_once(values):  # a look for equal entries would wait for the GPU
+        return _selected(values, k, exact)
     if k == 1:
-        return _first_largest(values)
-    top, index = _largest(values, k + 1)
+        return _selected(values, 1, lambda x: x.max(1, keepdim=True))  # the first of equal ones
+    top, index = _selected(values, k + 1, lambda x: x.topk(k + 1, dim=-1))
     tied = (top[:, 1:] == top[:, :-1]) & (top[:, 1:] > -math.inf)
     rows = tied.any(1).nonzero()[:, 0]
     top, index = top[:, :k], index[:, :k]
     if len(rows):
-        exact, where = values[rows].sort(dim=-1, descending=True, stable=True)
-        top = top.index_copy(0, rows, exact[:, :k])
-        index = index.index_copy(0, rows, where[:, :k])
+        exact_top, exact_index = exact(values[rows])
+        top = top.index_copy(0, rows, exact_top)
+        index = index.index_copy(0, rows, exact_index)
     return top, index
 
 
-def _first_largest(values: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the largest entry of each row and its column, the first one of equals, (R, 1) each."""
-    columns = values.shape[1]
-    if columns < CHUNK:
-        return values.max(1, keepdim=True)
-    index = _columns(_maxima(values).max(1, keepdim=True).indices, columns)
-    top, where = values.gather(1, index).max(1, keepdim=True)
-    return top, index.gather(1, where)
+def _selected(values: Tensor, k: int, select: Select) -> tuple[Tensor, Tensor]:
+    """Return select(values), several times as fast on long rows: the k largest entries lie in the k
+    chunks with the largest maxima, or in the rest of the row.
 
-
-def _top_without_a_wait(values: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Return `top_sorted` by stable sorts, without waiting for a GPU to say whether entries
-    are equal.
-
-    A stable sort puts the first of two equal chunks first, and so its entries.
-    """
-    columns = values.shape[1]
-    index: Tensor | None = None
-    if columns // CHUNK >= 4 * k:
-        best = _maxima(values).sort(dim=-1, descending=True, stable=True)[1][:, :k].sort(dim=-1)[0]
-        index = _columns(best, columns)
-        values = values.gather(1, index)
-    top, where = values.sort(dim=-1, descending=True, stable=True)
-    top, where = top[:, :k], where[:, :k]
-    return top, where if index is None else index.gather(1, where)
-
-
-def _largest(values: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Return what torch.topk returns, several times as fast on long rows: the k largest entries lie
-    in the k chunks with the largest maxima, or in the rest of the row.
+    Args:
+        select: returns the k largest entries of each row, and their columns.
     """
     columns = values.shape[1]
     if columns // CHUNK < 4 * k:
-        return values.topk(k, dim=-1)
-    index = _columns(_maxima(values).topk(k, dim=-1, sorted=False).indices, columns)
-    top, where = values.gather(1, index).topk(k, dim=-1)
+        return select(values)
+    chunks = select(_maxima(values))[1]
+    if not cpu.reads_at_once(values):  # `select` is a stable sort: columns keep their order
+        chunks = chunks.sort(dim=-1)[0]
+    index = _columns(chunks, columns)
+    top, where = select(values.gather(1, index))
     return top, index.gather(1, where)
 
 
 def _maxima(values: Tensor) -> Tensor:
     """Return the largest entry of each chunk: (R, C) -> (R, C // CHUNK)."""
-    rows, columns = values.shape
-    return values[:, : columns // CHUNK * CHUNK].reshape(rows, columns // CHUNK, CHUNK).amax(2)
+    chunks = values.shape[1] // CHUNK
+    return values[:, : chunks * CHUNK].reshape(len(values), chunks, CHUNK).amax(2)
 
 
-def _columns(best: Tensor, columns: int) -> Tensor:
+def _columns(chunks: Tensor, columns: int) -> Tensor:
     """Return the columns (R, k·CHUNK+rest) of some chunks (R, k) and of the rest of the row."""
-    device, body = best.device, columns // CHUNK * CHUNK
-    inside = (best[:, :, None] * CHUNK + torch.arange(CHUNK, device=device)).flatten(1)
-    rest = torch.arange(body, columns, device=device).expand(len(best), -1)
+    device = chunks.device
+    inside = (chunks[:, :, None] * CHUNK + torch.arange(CHUNK, device=device)).flatten(1)
+    rest = torch.arange(columns // CHUNK * CHUNK, columns, device=device).expand(len(chunks), -1)
     return torch.cat([inside, rest], 1)

@@ -1,6 +1,4 @@
-"""The systems that translate: a trained system or an ensemble of several, with its search settings
-and checkpoints.
-"""
+"""Systems and ensembles of systems that translate, with their search settings and checkpoints."""
 
 from __future__ import annotations
 
@@ -35,9 +33,7 @@ class SystemGroup:
     systems: list[System]
     settings: SearchSettings
     average: int | None = None
-    """The number of checkpoints that are averaged, if the command says so; None = that of each
-    system's own settings.
-    """
+    """The number of checkpoints to average; None = the number in each system's own settings."""
 
     @property
     def name(self) -> str:
@@ -45,21 +41,22 @@ class SystemGroup:
         names = [system.name for system in self.systems]
         return names[0] if len(names) == 1 else "ensemble-" + "+".join(names)
 
-    def translation(self, set_name: str) -> Path:
-        """Return the folder of the group's translation of a set."""
-        return self.run.system(self.name).translation(set_name)
+    @property
+    def system(self) -> System:
+        """The system of this name, in whose folder the translations are."""
+        return self.run.system(self.name)
 
     @cached_property
     def _paths(self) -> list[list[Path]]:
-        """The checkpoints of each system. They are looked up once, so that the checkpoints that are
-        recorded are those that were loaded.
+        """The checkpoints of each system. They are looked up only once, so that the recorded
+        checkpoints are the loaded ones.
         """
         return [checkpoints.choose(system, self.average) for system in self.systems]
 
     def checkpoints(self) -> list[UsedCheckpoint]:
-        """Return the checkpoints that `load` reads, each with the hash of its weights.
+        """Return the checkpoints that `load` reads, with the hashes of their weights.
 
-        Raises: CheckpointError if a system has no valid one.
+        Raises: CheckpointError if a system has no valid checkpoint.
         """
         return [
             UsedCheckpoint(system.name, name, digest)
@@ -68,9 +65,11 @@ class SystemGroup:
         ]
 
     def hardware(self, device: torch.device, forced: bool = False) -> hardware.Hardware:
-        """Return how this machine computes translations; with `forced`, scores of given targets,
-        which are float32.
+        """Return how this machine computes translations.
 
+        Args:
+            device: the device to compute on.
+            forced: True for scores of given targets, which are always computed in float32.
         Raises: ConfigError for a precision that the device does not have.
         """
         precision, possible = self.settings.precision, hardware.SEARCHES[device.type]
@@ -88,9 +87,9 @@ class SystemGroup:
         return hardware.choose(str(device), precision, width)
 
     def load(self, device: torch.device, precision: Precision = "float32") -> list[Model]:
-        """Return the models in eval mode, with products of a precision.
+        """Return the models in eval mode. Their matrix products have a precision.
 
-        Raises: CheckpointError if a checkpoint is damaged or of another vocabulary.
+        Raises: CheckpointError if a checkpoint is damaged or has another vocabulary.
         """
         return [
             loading.load_system(self.run, system, device, paths, precision)
@@ -98,7 +97,7 @@ class SystemGroup:
         ]
 
     def scorer(self, device: torch.device, precision: Precision, jobs: int = 1) -> Scorer:
-        """Return what translates and scores raw text.
+        """Return the scorer of raw text.
 
         Raises: as `load`.
         """
@@ -113,34 +112,32 @@ def choose(
 
     Args:
         run: their run.
-        names: as the user gave them; none = all that have a checkpoint.
-        ensemble: all of them together.
+        names: as the user gave them; none = all systems that have a checkpoint.
+        ensemble: True to make one ensemble of the systems.
         search: search settings that override each system's own.
-        single: one is wanted; if none is named, the one trained last.
-    Raises: ConfigError for an unknown name (naming the nearest), a bad setting, or more systems
-        than wanted; DataError if none is trained.
+        single: True if only one system, or ensemble, can be used: by default the system that was
+            trained last.
+    Raises: ConfigError for an unknown name (naming the nearest), a bad setting, or too many
+        systems; DataError if none is trained.
     """
-    systems = [run.find_system(name) for name in dict.fromkeys(names)]
-    if not systems:
-        systems = trained(run)
-        if not single and not ensemble:
-            systems = list(filter(_is_readable, systems)) or systems  # the first raises its error
-        if single and not ensemble and len(systems) > 1:
-            systems = [trained_last(systems)]
-            console.say(
-                f"translating with '{systems[0].name}', the system trained last (others: --system"
-                " NAME, in Python system=NAME)"
-            )
-    if ensemble and len(systems) < 2:
-        message = f"an ensemble needs two systems or more, not {len(systems)}"
-        raise ConfigError(message, where="--ensemble", hint="name them: --system A --system B")
-    if single and not ensemble and len(systems) > 1:
-        message = f"{len(systems)} systems are named, but only one can be used here"
-        raise ConfigError(message, where="--system", hint="name one, or add --ensemble")
-    return [
-        _group(run, members, search)
-        for members in ([systems] if ensemble else [[system] for system in systems])
-    ]
+    systems = [run.find_system(name) for name in dict.fromkeys(names)] or trained(run)
+    if ensemble:
+        if len(systems) < 2:
+            message = f"an ensemble needs two systems or more, not {len(systems)}"
+            raise ConfigError(message, where="--ensemble", hint="name them: --system A --system B")
+        return [_group(run, systems, search)]
+    if single and len(systems) > 1:
+        if names:
+            message = f"{len(systems)} systems are named, but only one can be used here"
+            raise ConfigError(message, where="--system", hint="name one, or add --ensemble")
+        systems = [trained_last(systems)]
+        console.say(
+            f"translating with '{systems[0].name}', the system trained last (others: --system"
+            " NAME, in Python system=NAME)"
+        )
+    if not single and not names:
+        systems = list(filter(_is_readable, systems)) or systems  # the first raises its error
+    return [_group(run, [system], search) for system in systems]
 
 
 def trained(run: Run) -> list[System]:
@@ -170,13 +167,13 @@ def _is_readable(system: System) -> bool:
 
 
 def trained_last(systems: list[System]) -> System:
-    """Return the system whose last checkpoint is the newest; all of them have a checkpoint."""
+    """Return the system whose last checkpoint is the newest. All systems have a checkpoint."""
 
-    def trained(system: System) -> int:
+    def time(system: System) -> int:
         record, steps = system.read_record(), checkpoints.candidates(system.checkpoints)
         return record and record.trained or steps[-1].stat().st_mtime_ns
 
-    return max(systems, key=trained)
+    return max(systems, key=time)
 
 
 def _group(run: Run, systems: list[System], search: dict[str, Any]) -> SystemGroup:
@@ -187,17 +184,18 @@ def _group(run: Run, systems: list[System], search: dict[str, Any]) -> SystemGro
 
 
 def search_overrides(options: TranslateOptions) -> dict[str, Any]:
-    """Return the search settings that a command gives, weakest first: all of --preset, those in
-    --config, --set search.key=value, and options such as --beam.
+    """Return the search settings of a command, weakest first: all of --preset, those in --config,
+    --set search.key=value, and options such as --beam.
 
     Other sections of the preset and the file are ignored.
 
-    Raises: ConfigError for --set of another section, for a file without search settings, and as
-        these are read.
+    Raises: ConfigError for --set of another section, for a file without search settings, and for
+        settings that cannot be read.
     """
     values: dict[str, Any] = {}
     assigned = settings.parse_set(options.assignments)
-    for section in [section for section in assigned if section != "search"]:
+    assigned_search = assigned.pop("search", {})
+    for section in assigned:
         message = f"'{section}' settings cannot be changed at translation"
         raise ConfigError(message, where="--set", hint="only search.… can: --set search.beam=10")
     if options.preset:
@@ -209,7 +207,7 @@ def search_overrides(options: TranslateOptions) -> dict[str, Any]:
             hint = "write them below a line [search]"
             raise ConfigError("no settings of the search in here", options.config, hint)
         values |= sections["search"]
-    values |= assigned.get("search", {})
+    values |= assigned_search
     values |= options.model_dump(include=set(SearchSettings.model_fields), exclude_none=True)
     return values
 

@@ -1,4 +1,4 @@
-"""Translate lines of text: files, stdin and test sets all come this way."""
+"""Translates lines of text, whether they come from a file, stdin, a test set or Python."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import gc
 import itertools
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple, Self, TypeVar
@@ -21,7 +21,7 @@ from nmtkit.parallel import Workers, one_ahead
 from nmtkit.settings import SearchSettings
 from nmtkit.text.side import TextSide
 from nmtkit.text.vocabulary import UNK, Vocabulary, load_vocabularies
-from nmtkit.translate.demands import LineDemand, phrase_ids, piece_demands
+from nmtkit.translate.demands import LineDemand, check_demand, phrase_ids
 from nmtkit.translate.hypotheses import Hypothesis, NBest
 from nmtkit.translate.over_long import cut
 from nmtkit.translate.prefix import Demand
@@ -34,8 +34,8 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Candidate:
-    """One translation of a line: for people, as subwords, and its scores (see
-    `hypotheses.Hypothesis`; sums over the pieces of a line).
+    """One translation of a line, as text and as subwords. Its scores are those of
+    `hypotheses.Hypothesis`, summed over the pieces of the line.
     """
 
     text: str
@@ -53,20 +53,20 @@ class Translation:
 
     @property
     def text(self) -> str:
-        """The best one for people; "" for a blank line."""
+        """The best translation as text; "" for a blank line."""
         return self.candidates[0].text if self.candidates else ""
 
     @property
     def subwords(self) -> list[str]:
-        """The best one as subwords."""
+        """The subwords of the best translation; none for a blank line."""
         return self.candidates[0].subwords if self.candidates else []
 
 
 SHARE = 250
 """Lines of text that a worker handles at once."""
 OBJECTS = 50_000
-"""New objects after which Python looks for cycles, beside a GPU. Translations have no cycles, but
-several objects a line (`tests/benchmarks/text_ahead.py` measures the gain).
+"""With a GPU, Python looks for cycles after this number of new objects. Translations have several
+objects a line, but no cycles (`tests/benchmarks/text_ahead.py` measures the gain).
 """
 
 
@@ -74,11 +74,11 @@ class Window(NamedTuple):
     """Lines that are translated together.
 
     Attributes:
-        lines: in their order.
+        lines: the source lines.
         spans: of each line, where known (see `nmtkit.data.store`); a line in pieces is translated
-            without.
-        documents: of the lines, whole ones; None = every line is one.
-        demands: what is asked of each translation; None = nothing.
+            without spans.
+        documents: the whole documents that the lines are; None = every line is a document.
+        demands: what the user demands of each translation; None = nothing.
     """
 
     lines: list[str]
@@ -90,19 +90,19 @@ class Window(NamedTuple):
 class Translator(Searcher):
     """Translates lines with one model or an ensemble.
 
-    Lines are read in windows, whose batches do not depend on the number of workers. A blank line
-    stays blank and is not given to the model. A line of more than `max_source` subwords is
+    Lines are read in windows. The batches of a window do not depend on the number of workers. A
+    blank line stays blank; the model does not read it. A line of more than `max_source` subwords is
     translated in pieces.
 
     Args:
         models, settings, device, jobs: see `Searcher`.
-        src_side, tgt_side: text to subwords and back.
+        src_side, tgt_side: turn text into subwords and back.
         src_vocab, tgt_vocab: the vocabularies.
     Attributes:
-        counts: lines, empty (blank lines), no_output (other lines translated as nothing), over_long
-            (lines), pieces (of these), unfinished (lines cut at the length limit), unknown (source
-            subwords), src_tokens, tgt_tokens; no_spans (pieces without the spans that a model
-            reads), no_context (lines without the context that a model reads).
+        counts: lines, empty (blank lines), no_output (other lines with an empty translation),
+            over_long (lines), pieces (of over-long lines), unfinished (lines cut at the length
+            limit), unknown (source subwords), src_tokens, tgt_tokens; no_spans (pieces without the
+            spans that a model reads), no_context (lines without the context that a model reads).
     """
 
     def __init__(
@@ -136,12 +136,12 @@ class Translator(Searcher):
 
     @contextlib.contextmanager
     def reading(self, jobs: int) -> Iterator[None]:
-        """Let workers turn the text of many lines into ids and back. A GPU searches several
-        thousand lines a second, so reading them in one process takes a good part of the time. For
-        the same reason this process looks for cycles of objects less often meanwhile.
+        """Let workers turn text into ids and back in this context. A GPU searches several thousand
+        lines a second, so one process would need much of the time to read them. For the same reason
+        this process looks for cycles of objects less often.
 
         Args:
-            jobs: worker processes. They do not see later changes of this translator.
+            jobs: number of worker processes. They do not see later changes of this translator.
         """
         if jobs <= 1 or not sys.platform.startswith("linux"):
             yield
@@ -167,37 +167,29 @@ class Translator(Searcher):
         Args:
             texts: the lines, in windows.
             boundaries: where documents start.
-            demands: what is asked of each line; spans: of each line; None as in `Window`.
+            demands, spans: of each line; None as in `Window`.
         """
-        number = 0
+        numbers = itertools.count()
         for lines, documents in windows_for(self.context_rule, texts, boundaries):
-            end = number + len(lines)
-            known = None if spans is None else [spans[i].tolist() for i in range(number, end)]
-            asked = None if demands is None else list(itertools.islice(demands, len(lines)))
-            yield Window(boundaries.sentences(lines), known, documents, asked)
-            number = end
+            known = None if spans is None else [spans[next(numbers)].tolist() for _ in lines]
+            demanded = None if demands is None else list(itertools.islice(demands, len(lines)))
+            yield Window(boundaries.sentences(lines), known, documents, demanded)
 
     def translate_windows(
         self, windows: Iterable[Window], ahead: bool = True
     ) -> Iterator[list[Translation]]:
-        """Translate windows, in their order. If there are workers (`reading`), they encode the next
-        window and decode the previous one during a search.
+        """Translate windows, in their order. Workers (see `reading`) encode the next window and
+        decode the previous one during a search.
 
         Args:
             windows: of one text.
             ahead: True to take a window before the previous one is translated.
         Raises: DataError if a demand cannot be met.
         """
-        encoded: Iterator[tuple[Window, Iterator[list[list[int]]]]]
-        translated: Iterator[Iterator[Translation]]
-        encoded = ((w, self._mapped(Translator._pieces, w.lines)) for w in windows)
-        overlaps = ahead and self._readers is not None
-        if overlaps:
-            encoded = one_ahead(encoded)
-        translated = (self._translate(window, list(ids)) for window, ids in encoded)
-        if overlaps:  # encode 1, encode 2, search 1, decode 1, encode 3, search 2, decode 2, …
-            translated = one_ahead(translated)
-        return map(list, translated)
+        # With overlap: encode 1, encode 2, search 1, decode 1, encode 3, search 2, decode 2, …
+        overlapping = one_ahead if ahead and self._readers is not None else iter
+        encoded = overlapping((w, self._mapped(Translator._pieces, w.lines)) for w in windows)
+        return map(list, overlapping(self._translate(window, list(ids)) for window, ids in encoded))
 
     def translate_window(
         self,
@@ -213,7 +205,7 @@ class Translator(Searcher):
         return next(self.translate_windows([Window(lines, spans, documents, demands)]))
 
     def _translate(self, window: Window, ids: list[list[list[int]]]) -> Iterator[Translation]:
-        """Search a window, and begin with the text of its translations.
+        """Search a window, and begin to turn its translations into text.
 
         Args:
             ids: of each line the ids of its pieces.
@@ -221,25 +213,31 @@ class Translator(Searcher):
         for pieces in ids:
             self._count_source(pieces)
         lines, spans, documents, demands = window
-        asked = [LineDemand(i) for i in range(len(ids))] if demands is None else demands
-        begins = [self.tgt_side.encode(d.prefix) if d.prefix.strip() else [] for d in asked]
-        demanded = list(map(self._demands, asked, begins, ids, lines))
-        fitting = self._fitting(spans, ids)
-        translated = self._translate_lines(ids, fitting, documents, demanded)
+        if demands is None:
+            demands = list(map(LineDemand, range(len(ids))))
+        begins = [self.tgt_side.encode(d.prefix) if d.prefix.strip() else [] for d in demands]
+        of_pieces = list(map(self._demands, demands, begins, ids, lines))
+        translated = self._translate_lines(ids, self._fitting(spans, ids), documents, of_pieces)
         subwords = list(map(self._subwords, translated, begins))
         texts = self._mapped(Translator._text, list(itertools.chain(*subwords)))
         return (self._join(*of_line, texts) for of_line in zip(translated, subwords, strict=True))
 
     def _demands(
-        self, demand: LineDemand, prefix: list[str], pieces: list[list[int]], line: str
+        self, demand: LineDemand, begin: list[str], pieces: list[list[int]], line: str
     ) -> list[Demand]:
-        """Return what is asked of each piece of a line."""
+        """Return the demand of each piece of a line; the first piece gets the prefix.
+
+        Args:
+            begin: the subwords of the prefix.
+        """
+        prefix = tuple(self.tgt_vocab.encode(begin)[:-1])
         phrases = phrase_ids(self.tgt_side, self.tgt_vocab, demand)
+        check_demand(demand.number, prefix, phrases, pieces, self.settings)
         unfinished = self._unfinished if phrases else frozenset()
-        of_line = piece_demands(
-            demand, tuple(self.tgt_vocab.encode(prefix)[:-1]), phrases, pieces, self.settings
-        )
-        return [replace(d, unfinished=unfinished, source=line) for d in of_line]
+        return [
+            Demand((demand.number, i), () if i else prefix, phrases, unfinished, line)
+            for i in range(len(pieces))
+        ]
 
     @cached_property
     def _unfinished(self) -> frozenset[int]:
@@ -250,15 +248,15 @@ class Translator(Searcher):
     def _fitting(
         self, spans: Sequence[Sequence[int]] | None, ids: Sequence[Sequence[Sequence[int]]]
     ) -> list[Sequence[int]]:
-        """Return the spans of each line that has as many tokens, in one piece; count the others."""
-        fitting = [
-            of_line if len(pieces) == 1 and sum(of_line) == len(pieces[0]) else ()
-            for pieces, of_line in zip(ids, spans or [()] * len(ids), strict=True)
-        ]
-        if self._reads_spans:
-            self.counts["no_spans"] += sum(
-                len(pieces) for pieces, of_line in zip(ids, fitting, strict=True) if not of_line
-            )
+        """Return the spans of each line; none for a line in pieces, or with another number of
+        tokens. Count the pieces without spans.
+        """
+        fitting = []
+        for pieces, of_line in zip(ids, spans or [()] * len(ids), strict=True):
+            fits = len(pieces) == 1 and sum(of_line) == len(pieces[0])
+            fitting.append(of_line if fits else ())
+            if self._reads_spans:
+                self.counts["no_spans"] += 0 if fits else len(pieces)
         return fitting
 
     def _cut(self, subwords: list[str]) -> list[list[str]]:
@@ -269,7 +267,7 @@ class Translator(Searcher):
         self, function: Callable[[Translator, Item], Result], items: list[Item]
     ) -> Iterator[Result]:
         """Apply a method that handles text to the items of a window. Workers begin with many items
-        at once; few are handled here, when they are asked for.
+        at once; this process handles few items when the results are read.
         """
         if self._readers is None or len(items) < MANY_LINES:
             return map(partial(function, self), items)
@@ -297,11 +295,11 @@ class Translator(Searcher):
         return self.tgt_side.decode(subwords)
 
     def _subwords(self, pieces: list[NBest], begins: Sequence[str]) -> list[list[str]]:
-        """Return the subwords of the translations of a line, those of its pieces joined: the best
-        of each, the second best of each, … If a piece is cut within a word, the word ends there.
+        """Return the subwords of the candidates of a line: the best translations of its pieces
+        joined, the second best ones joined, … A word that is cut between two pieces ends there.
 
         Args:
-            begins: the subwords of the forced prefix; unknown ones stand as they were given.
+            begins: the subwords of the forced prefix, of which the vocabulary may lack some.
         """
         splitter, candidates = self.tgt_side.splitter, []
         for of_pieces in zip(*pieces, strict=False):  # as many as the piece with the fewest has
@@ -322,7 +320,7 @@ class Translator(Searcher):
         Args:
             pieces: the hypotheses of each piece.
             subwords: of each candidate.
-            texts: of each candidate of this line, then of other lines.
+            texts: of each candidate of this line, then of the next lines.
         """
         candidates = [
             Candidate(

@@ -1,8 +1,7 @@
-"""Reading input in windows: large ones from a file, whatever is there from a pipe or a person."""
+"""Reads lines in windows: large ones from a file, what has come so far from a pipe or a person."""
 
 from __future__ import annotations
 
-import collections
 import itertools
 import os
 import select
@@ -20,11 +19,11 @@ from nmtkit.errors import ConfigError, DataError
 Item = TypeVar("Item")
 
 WINDOW = 10_000
-"""Lines sorted by length together; memory grows with this, not with the input."""
+"""Lines that are sorted by length together. Memory grows with this number, not with the input."""
 SILENCE = 0.05
-"""Seconds without input after which what has come is translated."""
+"""Seconds without input after which the lines that have come are translated."""
 PATIENCE = 1.0
-"""Seconds after which a line is translated even if more lines come all the time."""
+"""Seconds after which a line is translated even if more lines keep coming."""
 BYTES = 1 << 16
 MARKED = MARKER_LINE.decode()
 
@@ -39,7 +38,7 @@ def windowed(items: Iterable[Item], size: int = WINDOW) -> Iterator[list[Item]]:
 def file_windows(path: str | Path, size: int = WINDOW) -> Iterator[list[str]]:
     """Return the lines of a UTF-8 file (compressed or not) in windows.
 
-    Raises: DataError if it cannot be read, is not UTF-8, or has several columns by its name.
+    Raises: DataError if the file cannot be read, is not UTF-8, or is a TSV file by its name.
     """
     if files.is_tsv(Path(path)) and Path(path).is_file():
         message = f"{path} is a TSV file, and lines of text are translated whole"
@@ -54,11 +53,11 @@ def is_marker(line: str) -> bool:
 
 @dataclass(frozen=True)
 class Boundaries:
-    """Where the documents of a text start: at every line, unless there is a mark or they are known.
+    """Where the documents of a text start. Without `mark` and `known`, every line is a document.
 
     Attributes:
-        mark: "blank": a blank line ends a document; "marker": a line <d> starts a document, of
-            which it is the first line.
+        mark: "blank": a blank line ends a document; "marker": a line <d> is the first line of a
+            document.
         known: the documents of the whole text.
     """
 
@@ -66,11 +65,12 @@ class Boundaries:
     known: Documents | None = None
 
     def starts(self, lines: list[str], first: int) -> list[int]:
-        """Return where documents start among some lines, counted from 0; the place after the last
-        line is one of them if it is known to start a document.
+        """Return the indices of `lines` that start documents; also len(lines), if the line after
+        them is known to start a document.
 
         Args:
-            lines: of the text; first: the number of the first one.
+            lines: some lines of the text.
+            first: the number of the first of these lines.
         """
         if self.known is not None:
             return [start - first for start in self.known.starts(first, first + len(lines))]
@@ -81,19 +81,19 @@ class Boundaries:
         return list(range(len(lines) + 1))
 
     def sentences(self, lines: list[str]) -> list[str]:
-        """Return the lines as they are translated: lines <d> that start documents are blank."""
+        """Return the lines to translate: lines <d> that start documents become blank."""
         if self.mark != MARKER:
             return lines
         return ["" if is_marker(line) else line for line in lines]
 
 
 def named_boundaries(source: str | None, docs: str | None) -> Boundaries | None:
-    """Return the boundaries that --docs names, if it is given.
+    """Return the boundaries that --docs names; None without --docs.
 
     Args:
         source: the file with the text, - or None.
         docs: `blank`, `marker`, or a file.
-    Raises: ConfigError where it is of no use; DataError for a file that does not fit.
+    Raises: ConfigError if --docs cannot be used here; DataError if its file does not fit the text.
     """
     if docs is None:
         return None
@@ -118,12 +118,12 @@ def named_boundaries(source: str | None, docs: str | None) -> Boundaries | None:
 def whole_documents(
     windows: Iterable[list[str]], boundaries: Boundaries
 ) -> Iterator[tuple[list[str], Documents]]:
-    """Yield the lines anew, in windows of whole documents, with their documents: lines of a
-    document that may go on are held back until it ends.
+    """Yield the lines again in windows of whole documents, with their documents. The lines of a
+    document are held until it ends.
     """
     held: list[str] = []
-    begun = {0}  # where documents start among these
-    first = before = 0
+    begun = {0}  # where documents start among the held lines
+    first = before = 0  # the number of the first held line, and of the documents before it
     for window in windows:
         starts = boundaries.starts(window, first + len(held))
         begun.update(len(held) + start for start in starts)
@@ -131,7 +131,7 @@ def whole_documents(
         if end := max(begun):
             edges = sorted(begun)
             yield held[:end], Documents(edges[:-1], end, before)
-            text = boundaries.sentences(held)  # a document with lines <d> only is blank
+            text = boundaries.sentences(held)  # a document of lines <d> alone does not count
             before += sum(any(map(str.strip, text[a:b])) for a, b in itertools.pairwise(edges))
             held, first, begun = held[end:], first + end, {0}
     if held:
@@ -141,11 +141,11 @@ def whole_documents(
 def windows_for(
     rule: ContextRule | None, windows: Iterable[list[str]], boundaries: Boundaries
 ) -> Iterator[tuple[list[str], Documents | None]]:
-    """Yield windows of whole documents for a model that reads context by a rule, else the windows
-    as they come.
+    """Yield windows of whole documents for a model that reads context by a rule. Without a rule,
+    yield the windows unchanged.
 
-    If the rule draws from other documents, all lines are one window: only at the end is it known
-    which lines there are to draw from.
+    If the rule draws from other documents, all lines are one window, because it draws from all
+    lines of the text.
     """
     if rule is None:
         yield from ((window, None) for window in windows)
@@ -159,19 +159,18 @@ def windows_for(
 def stream_windows(
     stream: BinaryIO, size: int = WINDOW, silence: float = SILENCE
 ) -> Iterator[list[str]]:
-    """Yield the lines of a stream in windows that end when nothing more has come for a moment, so
+    """Yield the lines of a stream in windows. A window ends when no line comes for a moment, so
     that a dialogue is answered line by line; or when a line has waited for PATIENCE.
 
     Args:
         stream: stdin's bytes; only its file descriptor is read if it has one.
         size: the most lines of a window.
-        silence: seconds.
+        silence: the length of the moment, in seconds.
     Raises: DataError if a line is not UTF-8 or has no end; the lines before it are yielded first.
     """
-    waiting: collections.deque[bytes] = collections.deque()
-    texts = files.decoded(iter(waiting.popleft, None), "stdin")
-    for window in _raw_windows(stream, size, silence):
-        waiting.extend(window)
+    windows, again = itertools.tee(_raw_windows(stream, size, silence))
+    texts = files.decoded(itertools.chain.from_iterable(again), "stdin")
+    for window in windows:
         lines: list[str] = []
         try:
             lines.extend(itertools.islice(texts, len(window)))
@@ -182,23 +181,21 @@ def stream_windows(
         yield lines
 
 
-def _next_block(descriptor: int) -> bytes:
-    """Wait for bytes and return them; b"" at the end. The descriptor may be non-blocking."""
-    select.select([descriptor], [], [])
-    return os.read(descriptor, BYTES)
-
-
 def _raw_windows(stream: BinaryIO, size: int, silence: float) -> Iterator[list[bytes]]:
     try:
         descriptor = stream.fileno()
-    except OSError:  # not a real file (a test's BytesIO): it never makes anyone wait
+    except OSError:  # not a real file (a test's BytesIO): reading never waits
         yield from windowed((line.removesuffix(b"\n") for line in stream), size)
         return
+
+    def has_input(seconds: float | None = None) -> bool:
+        return bool(select.select([descriptor], [], [], seconds)[0])
+
     waiting: list[bytes] = []
-    rest = b""  # the line not ended yet
+    rest = b""  # the beginning of a line
     number = 0  # lines that have ended
-    begin = 0.0  # when the first waiting line has come, or the last window has ended
-    while block := _next_block(descriptor):
+    begin = 0.0  # when the first waiting line came, or the last window ended
+    while has_input() and (block := os.read(descriptor, BYTES)):  # it may be non-blocking
         *ended, rest = (rest + block).split(b"\n")
         number += len(ended)
         begin = begin if waiting else time.monotonic()
@@ -207,12 +204,8 @@ def _raw_windows(stream: BinaryIO, size: int, silence: float) -> Iterator[list[b
             yield from windowed(waiting, size)
             raise files.too_long(number + 1, "stdin")
         while len(waiting) >= size or (
-            waiting
-            and (
-                time.monotonic() - begin > PATIENCE
-                or not select.select([descriptor], [], [], silence)[0]
-            )
+            waiting and (time.monotonic() - begin > PATIENCE or not has_input(silence))
         ):
             yield waiting[:size]
             waiting, begin = waiting[size:], time.monotonic()  # a search may have taken long
-    yield from windowed([*waiting, *([rest] if rest else [])], size)
+    yield from windowed([*waiting, rest] if rest else waiting, size)

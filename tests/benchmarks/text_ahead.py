@@ -36,11 +36,11 @@ class Pausing(Translator):
     seconds: float
     """Of a sentence."""
 
-    def _search_pieces(self, pieces: list[Piece], *_: object) -> dict[int, NBest]:
+    def _search_pieces(self, pieces: list[Piece], *_: object) -> list[NBest]:
         time.sleep(self.seconds * len(pieces))
         last = len(self.tgt_vocab) - 1
         ids = [[min(token, last) for token in piece.ids[:-1]] for piece in pieces]
-        return {i: [Hypothesis(of_piece, 0.0, 0.0, True)] for i, of_piece in enumerate(ids)}
+        return [[Hypothesis(of_piece, 0.0, 0.0, True)] for of_piece in ids]
 
 
 def main() -> None:
