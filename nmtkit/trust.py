@@ -41,10 +41,10 @@ _named: set[str] = set()
 
 
 class _SourceLoader(importlib.machinery.SourceFileLoader):
-    """Executes a source file, and no cache of it."""
+    """Executes a source file, never a cache of the file."""
 
     checked: ClassVar[Mapping[Path, bytes | None]] = {}
-    """The content of the files whose import is allowed, while they are imported."""
+    """The checked content of the files that are being imported."""
 
     def get_code(self, fullname: str) -> CodeType:
         path = self.get_filename(fullname)
@@ -53,7 +53,7 @@ class _SourceLoader(importlib.machinery.SourceFileLoader):
 
 
 class _Finder:
-    """Finds modules as Python does, and gives those in some folders a `_SourceLoader`."""
+    """Finds modules as Python does. Modules in `folders` get a `_SourceLoader`."""
 
     folders: ClassVar[set[Path]] = set()
 
@@ -61,7 +61,7 @@ class _Finder:
     def find_spec(
         cls, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """Return where a module is; None if nowhere."""
+        """Return where a module is; None if no other finder finds it."""
         others = (finder for finder in sys.meta_path if finder is not cls)
         specs = (finder.find_spec(name, path, target) for finder in others)
         spec = next(filter(None, specs), None)
@@ -121,8 +121,8 @@ def import_module(name: str) -> ModuleType:
 
 
 def shown(name: str) -> str:
-    """Return a name of a record for a command that the user may copy: `package.module:Class` in the
-    place of a class whose module the user has not allowed.
+    """Return the name of a class, from a record, for a command that the user may copy. If the user
+    has not allowed its module, return `package.module:Class`.
     """
     module = name.partition(":")[0]
     with contextlib.suppress(ModuleNotFoundError, OSError):
@@ -132,8 +132,8 @@ def shown(name: str) -> str:
 
 
 def _to_execute(name: str) -> tuple[dict[Path, bytes | None], str | None]:
-    """Return the files that an import would execute with their content (None if there is none), and
-    the current folder if it must be searched.
+    """Return the files that an import would execute, each with its content (None if it is not a
+    file), and the current folder if it must be searched.
     """
     paths, folder = _find(name)
     new = [path for part, path in paths.items() if part not in sys.modules]
@@ -148,7 +148,7 @@ def _is_allowed(name: str, contents: Mapping[Path, bytes | None]) -> bool:
 
 def _find(module: str) -> tuple[dict[str, Path], str | None]:
     """Return the files of a module and of its packages, by name, and the current folder if it must
-    be searched. Nothing is imported.
+    be searched, without an import.
 
     Raises: ModuleNotFoundError.
     """
@@ -184,23 +184,18 @@ def _files(module: str, places: Sequence[str]) -> dict[str, Path]:
 
 
 def _spec(part: str, places: Sequence[str], top: bool) -> importlib.machinery.ModuleSpec | None:
-    """Return where Python finds one part of a module's name, in its own order."""
-    search = importlib.machinery.PathFinder
-    if not top:
-        return search.find_spec(part, list(places))
-    for finder in (finder for finder in sys.meta_path if finder is not _Finder):
-        spec = (
-            search.find_spec(part, list(places))
-            if finder is search
-            else finder.find_spec(part, None)
-        )
+    """Return where Python finds one part of a module's name."""
+    on_path = importlib.machinery.PathFinder
+    finders = [finder for finder in sys.meta_path if finder is not _Finder] if top else [on_path]
+    for finder in finders:
+        spec = finder.find_spec(part, list(places) if finder is on_path else None)
         if spec is not None:
             return spec
     return None
 
 
 def _mark(path: Path, content: bytes) -> Path:
-    """Return the file that stands for a file with a content."""
+    """Return the path of the mark that a file with this content is allowed."""
     import platformdirs
 
     digest = hashlib.sha256(content).hexdigest()

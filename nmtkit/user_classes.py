@@ -14,7 +14,7 @@ from nmtkit import trust
 from nmtkit.errors import ConfigError, NmtkitError, nearest, of_the_machine
 
 _folders: set[Path] = set()
-"""The folders of the user's own classes. Modules that these import may lie there too."""
+"""The folders of the user's own classes, where modules that these classes import may be too."""
 
 
 def load_object(name: str, kind: str, where: str, form: str) -> Any:
@@ -23,7 +23,7 @@ def load_object(name: str, kind: str, where: str, form: str) -> Any:
     Args:
         name: `package.module:object`.
         kind, where: as of `load_class`.
-        form: how it is written, for the hint.
+        form: the hint that shows how to write the name.
     Raises: ConfigError if the module is not allowed, is missing or fails (naming the line), or has
         no such object.
     """
@@ -96,7 +96,7 @@ def blamed_on(cls: type | None = None) -> Iterator[None]:
 
 
 def fault_of_user(error: BaseException, cls: type | None = None) -> ConfigError | None:
-    """Return what to say of an exception in code of the user's own; None for others.
+    """Return the error for an exception in code of the user's own; None for other exceptions.
 
     Args: see `blamed_on`.
     """

@@ -1,4 +1,4 @@
-"""Lists of batches: which sentence pairs, of similar length, go together."""
+"""Lists of batches: sentence pairs of similar length go together."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from nmtkit.data.padding import Ids
 
 Unit = Literal["tgt_tokens", "src_tokens", "sentences"]
 
-# The side that `unit` does not count has this many times the budget. Without a limit, a pair whose
-# other side is very long could make a batch huge.
+# The budget of the side that `unit` does not count, as a multiple of the other budget. Without a
+# limit, a pair with a very long other side could make a batch huge.
 OTHER_SIDE = 2
-# Widths of length bands that `batch_list` tries (see `_batches`). For a corpus with more pairs than
-# LARGE_CORPUS it tries only width 1, which is best there.
+# Widths of length bands that `batch_list` tries (see `_batches`). With more than LARGE_CORPUS pairs
+# it uses width 1, which is the best there.
 BAND_WIDTHS = (1, 2, 3, 4, 6, 8)
 LARGE_CORPUS = 100_000
 # The third number of the seed of a window after the first (see `nmtkit.data.order`).
@@ -33,11 +33,11 @@ def batch_list(
     epoch: int,
     window: int = 0,
 ) -> list[Ids]:
-    """Return the batches of one window of an epoch, arrays of rows; every pair is in exactly one
+    """Return the batches of one window of an epoch as arrays of rows. Every pair is in exactly one
     batch.
 
-    The result depends on the arguments only, so resuming need not replay earlier epochs. Pairs of
-    similar length share a batch. Each epoch draws the batches and their order anew.
+    The result depends on the arguments only, so training resumes without a replay of earlier
+    epochs. Pairs of similar length share a batch. Each epoch draws new batches in a new order.
 
     Args:
         src_lengths, tgt_lengths: (N) subwords of each pair, </s> included.
@@ -114,8 +114,8 @@ def longest_first(lengths: Sequence[int], positions: int, sentences: int) -> lis
 
     Args:
         lengths: number of tokens of each sentence.
-        positions: the most of a batch, padding included; a longer sentence is a batch by itself.
-        sentences: the most of a batch.
+        positions: the most positions of a batch, padding included; a longer sentence is a batch.
+        sentences: the most sentences of a batch.
     """
     batches: list[list[int]] = []
     rows = 0

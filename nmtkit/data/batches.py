@@ -30,7 +30,7 @@ from nmtkit.data.pairs import Pairs
 T = TypeVar("T")
 
 LONGEST_READ = 1024
-"""The longest sentence, in subwords, that analyses and validations read (see `short_rows`)."""
+"""The most subwords of a sentence that analyses and validations read (see `short_rows`)."""
 
 
 @dataclass(frozen=True)
@@ -43,15 +43,15 @@ class Batch:
         rows: (B), line numbers in the set.
         tgt_in: (B, T), each row starts with <s>.
         tgt_out: (B, T), each row ends in </s>.
-        src_padded, tgt_padded: True if any row holds padding; known without a device sync.
+        src_padded, tgt_padded: True if any row has padding; known without a device sync.
         spans: (B, c), the number of tokens of each consecutive part of a source, then zeros; only
             zeros if the parts of a source are not known. None if the set has no parts.
         context: other sentences of the documents, for a model that reads them.
-        real: (N), the positions of `tgt_out` that are not padding, as indices into B·T; None if
-            all are, or if the host has not looked for them: on a GPU, that waits for the GPU.
-        segments: where the sentences lie in the packed form, for a model that `reads_packed`. Then
-            `src` is (1, S), and `tgt_in` and `tgt_out` are (1, T), and contexts have `copies`.
-            None if each sentence has its own row.
+        real: (N), the positions of `tgt_out` that are not padding, as indices into B·T. None if
+            there is no padding, or if the host does not know the positions.
+        segments: where the sentences are in the packed form, for a model that `reads_packed`. Then
+            `src` is (1, S), `tgt_in` and `tgt_out` are (1, T), and contexts have `copies`. None if
+            each sentence has its own row.
         prepared: the result of `Model.prepare`; None before.
     """
 
@@ -78,16 +78,16 @@ def collate(
     translated: IdsOf | None = None,
     few_shapes: bool = False,
 ) -> Batch:
-    """Return a batch of these pairs of a set, with sources and targets.
+    """Return a batch of pairs of a set.
 
     Args:
         store: the prepared set.
         rows: (B) pair numbers.
-        device: where the tensors go.
+        device: of the tensors.
         rule: which other sentences are the context of each sentence; None = no context.
         translated: returns the target ids of a sentence, </s> last, for a rule that reads the
             targets of the context; None = the targets of the set.
-        few_shapes: add padding, also whole rows of it, so that few shapes occur; without a rule.
+        few_shapes: add padding, and rows of padding, so that few shapes occur; not with a rule.
     """
     assert not (few_shapes and rule)
     context = None
@@ -104,12 +104,12 @@ def collate(
 
 
 def short_rows(store: Pairs, rule: ContextRule | None, rows: Ids, most: int = LONGEST_READ) -> Ids:
-    """Return the rows of which no side, and no side of their context, is longer than `most`: the
-    time and memory of attention grow with the square of the length.
+    """Return the rows whose sentences, and the sentences of their contexts, have at most `most`
+    subwords on both sides: the time and memory of attention grow with the square of the length.
 
     Args:
-        store: the prepared set; rows: numbers of its pairs.
-        rule: as of `collate`.
+        store, rule: as of `collate`.
+        rows: pair numbers.
     """
     long = np.maximum(store.src_lengths, store.tgt_lengths) > most
     if rule is None or not long.any():
@@ -121,7 +121,7 @@ def short_rows(store: Pairs, rule: ContextRule | None, rows: Ids, most: int = LO
 
 
 def on_device(value: T, device: torch.device | str) -> T:
-    """Return a batch, or contexts, on a device; nobody waits for the copy to a CUDA GPU."""
+    """Return a batch, or contexts, on a device. The copy to a CUDA GPU is asynchronous."""
     device = torch.device(device)
     return value if device.type == "cpu" else _in_one_copy(value, device)
 
@@ -129,7 +129,7 @@ def on_device(value: T, device: torch.device | str) -> T:
 def _in_one_copy(value: T, device: torch.device) -> T:
     tensors: dict[int, Tensor] = {}  # by id: a tensor that occurs twice is copied once
     with_tensors(value, lambda tensor: tensors.setdefault(id(tensor), tensor))
-    # All tensors of a batch are integers or bools, which int32 holds exactly. Compiled graphs read
+    # All tensors of a batch are integers or bools, which int32 holds exactly. Compiled graphs need
     # tensors that begin at multiples of 16 bytes.
     sizes = [-(-tensor.numel() // 16) * 16 for tensor in tensors.values()]
     cuda = device.type == "cuda"
@@ -170,21 +170,21 @@ def collate_packed(
     form: Form = "plain",
     prepare: Callable[[Batch], Batch] = lambda batch: batch,
 ) -> Batch:
-    """Return a batch of these pairs in packed form (see `Batch.segments`).
+    """Return a batch of pairs in packed form (see `Batch.segments`).
 
     Args:
         store, rows, device, rule: as of `collate`.
         multiple: the number of positions of each side is a multiple of this.
-        few_shapes: round up the number of sentences and the longest of them, too.
+        few_shapes: round up the number of sentences, and the length of the longest.
         form: of the contexts.
-        prepare: what the model does on the host.
+        prepare: the model's preparation of the batch on the CPU.
     """
     rows = np.asarray(rows, dtype=np.int64)
     sides, context = store.sides(rows), None
     of_rows = [store.documents.context(int(i), rule) for i in rows] if rule else []
     if rule and form == "source":
         read = zip(of_rows, rows.tolist(), strict=True)
-        sides[0] = joined([with_source(context, store.src, i) for context, i in read])
+        sides[0] = joined([with_source(sentences, store.src, i) for sentences, i in read])
     (src, src_lengths), (tgt, tgt_lengths) = (in_one_row(*side, multiple) for side in sides)
     if rule and form != "source":
         lengths, ids = (src_lengths, tgt_lengths), (store.src, store.tgt)
@@ -217,7 +217,7 @@ def with_targets(batch: Batch, targets: Sentences) -> Batch:
 
 
 def without_targets(batch: Batch) -> Batch:
-    """Return a batch of the same sources alone, as a translation reads it."""
+    """Return a batch of the same sources without targets."""
     return dataclasses.replace(
         batch, tgt_in=None, tgt_out=None, tgt_lengths=None, tgt_padded=True, real=None
     )
@@ -248,7 +248,7 @@ def source_batch(
 
     Args:
         sentences: token ids of each sentence, </s> last; at least one sentence.
-        device: where the tensors go.
+        device: of the tensors.
         spans: number of tokens of each part of each sentence, if known (see `Batch`).
         context: the context of the sentences, on the CPU, if a model reads it.
         few_shapes: round up S, the padded length.

@@ -1,5 +1,5 @@
-"""The contexts of the sentences of a batch, padded or in one row. In padded form, equal contexts
-are stored once.
+"""The contexts of the sentences of a batch, padded or in one row. The padded form stores equal
+contexts once.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from nmtkit.data.padding import Ids, joined, like_length, padded, shifted
 from nmtkit.text.vocabulary import BOS, EOS, PAD
 
 Form = Literal["plain", "begin", "source"]
-"""How a packed batch holds contexts: as they are; after <s>; or before the source, as one text."""
+"""How a packed batch holds contexts: unchanged; after <s>; or before the source, as one text."""
 IdsOf = Callable[[int], Array]
 """Returns the ids of a sentence by its number."""
 BREAK = BOS
@@ -30,9 +30,8 @@ BREAK = BOS
 text spells it, no search produces it.
 """
 SAVED, SAVED_ELSEWHERE = 64, 16384
-"""The fewest positions that a cut must save: contexts are cut into parts of similar length while
-each cut saves as many. The first number is for a CPU, the second for other devices, where each call
-costs more.
+"""Contexts are cut into parts of similar length while each cut saves at least this number of
+positions: the first on a CPU, the second on other devices, where each call costs more.
 """
 
 
@@ -45,13 +44,13 @@ class Context:
         lengths: (U), </s> included.
         rows: (B, J), the contexts of each sentence as rows of `ids`, in text order, then -1.
         padded: True if any context has <pad>.
-        tgt_in, tgt_lengths, tgt_padded: the target sides as a decoder reads them, <s> first, for a
-            model that reads them.
+        tgt_in, tgt_lengths, tgt_padded: the target sides as decoder input, <s> first, for a model
+            that reads them.
         parts: the same contexts in groups of similar length, for models that read each context
             alone; every part has the `rows` of the whole.
-        copies, tgt_copies: of a packed batch, what its rows of sources and targets read. Then
+        copies, tgt_copies: for a packed batch, what its rows of sources and targets read. Then
             `ids` is (1, M): the first context of every sentence, then the second of every sentence,
-            …; one <pad> stands for a context that a sentence lacks. `tgt_in` is (1, N) like it, and
+            …; a sentence that lacks a context has one <pad> there. `tgt_in` (1, N) is like `ids`;
             `lengths` and `rows` are empty.
     """
 
@@ -74,7 +73,7 @@ class Context:
         return self.rows[:, :1] >= 0 if self.copies is None else self.copies.has[:1]
 
     def of_like_length(self) -> tuple[Context, ...]:
-        """Return the parts; only this object if it has none or torch.compile traces the model."""
+        """Return the parts; the whole alone if it has none, or torch.compile traces the model."""
         return (self,) if torch.compiler.is_compiling() or not self.parts else self.parts
 
 
@@ -116,13 +115,19 @@ def contexts(
         tgt_out, lengths = padded([_joined(key, targets) for key in order])
         sides.append((shifted(tgt_out, lengths), lengths))
     number = {key: i for i, key in enumerate(order)}
-    rows, _ = padded([[number[key] for key in of_row] for of_row in keys], -1)
+    rows = torch.from_numpy(padded([[number[key] for key in of_row] for of_row in keys], -1)[0])
     least = SAVED if torch.device(device).type == "cpu" else SAVED_ELSEWHERE
-    return _with_parts(sides, torch.from_numpy(rows), least)
+    starts = like_length(sides[0][1], least)
+    whole = _slice_of(sides, rows)
+    if len(starts) == 1:
+        return whole
+    edges = itertools.pairwise([*starts, len(order)])
+    parts = tuple(_slice_of(sides, rows, slice(*edge)) for edge in edges)
+    return dataclasses.replace(whole, parts=parts)
 
 
 def with_source(context: Sequence[int], ids: IdsOf, sentence: int) -> Array:
-    """Return the ids of a sentence's context and of the sentence as one text."""
+    """Return the ids of the context of a sentence and of the sentence, as one text."""
     return _joined([*context, sentence], ids)
 
 
@@ -141,9 +146,9 @@ def packed_contexts(
     Args:
         of_rows, rule: as of `contexts`.
         sides: return the token ids of a source and of a target, </s> last.
-        lengths: of the sentences in the rows of sources and of targets, those of <pad> last.
-        multiple: of positions; the rows of J contexts have a multiple of 2·J times as many.
-        few_shapes: J is the most that the rule allows; for the other sizes see `packing.segments`.
+        lengths: of the sentences in the rows of sources and of targets, sentences of <pad> last.
+        multiple: the positions of J contexts are a multiple of 2·J times this number.
+        few_shapes: J is the maximum of the rule; for the other sizes see `packing.segments`.
         form: plain or begin.
     """
     keys = [_keys(sentences, rule) for sentences in of_rows]
@@ -200,31 +205,18 @@ def _joined(sentences: Sequence[int], ids: IdsOf) -> Ids:
     return joined
 
 
-def _with_parts(sides: list[tuple[Ids, Ids]], rows: Tensor, least: int) -> Context:
-    """Return all contexts, with `parts` if cutting them by length saves enough padding.
+def _slice_of(sides: list[tuple[Ids, Ids]], rows: Tensor, part: slice = slice(None)) -> Context:
+    """Return a slice of the contexts, no wider than its longest context.
 
     Args:
         sides: padded ids (U, M) and lengths (U) of the sources, then of any targets.
         rows: `Context.rows`.
-        least: positions that a cut must save.
     """
-    lengths = sides[0][1]
-    starts = like_length(lengths, least)
-    whole = _slice_of(sides, rows)
-    if len(starts) == 1:
-        return whole
-    edges = itertools.pairwise([*starts, len(lengths)])
-    parts = tuple(_slice_of(sides, rows, slice(*edge)) for edge in edges)
-    return dataclasses.replace(whole, parts=parts)
-
-
-def _slice_of(sides: list[tuple[Ids, Ids]], rows: Tensor, part: slice = slice(None)) -> Context:
-    """Return a slice of the contexts, no wider than the longest of the slice."""
-    tensors: list[Any] = []
+    values: list[Any] = []
     for ids, all_lengths in sides:
         lengths = all_lengths[part]
         longest = int(lengths.max())
-        tensors += [torch.from_numpy(array) for array in (ids[part, :longest], lengths)]
-        tensors.append(bool(lengths.min() < longest))
-    src, src_lengths, src_padded, *targets = tensors
-    return Context(src, src_lengths, rows, src_padded, *targets)
+        values += torch.from_numpy(ids[part, :longest]), torch.from_numpy(lengths)
+        values.append(bool(lengths.min() < longest))
+    src, src_lengths, src_padded, *of_targets = values
+    return Context(src, src_lengths, rows, src_padded, *of_targets)

@@ -1,4 +1,4 @@
-"""Documents of a set: where each starts, and which sentences are the context of a sentence."""
+"""Documents of a set: where they start, and which sentences are the context of a sentence."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class ContextRule:
         kind: previous, next: the nearest sentences of the document; random: sentences drawn from
             the document; foreign: sentences drawn from other documents; none: no context.
         size: the maximum number of sentences; a short document has fewer.
-        join: concatenate: the sentences, in document order, become one context with a break between
+        join: concatenate: the sentences become one context, in document order, with breaks between
             them; parallel: each sentence is a context.
         seed: for random and foreign.
         targets: True if target sides are read too: in training the targets of the set, in
@@ -50,11 +50,8 @@ def documents_file(prep: Path, name: str) -> Path:
 
 
 def are_starts(starts: Sequence[int], count: int) -> bool:
-    """True if numbers rise from 0 and stay below the number of sentences (no number if that is 0).
-
-    Args:
-        starts: the first sentence of each document.
-        count: number of sentences.
+    """True if numbers can be the first sentences of documents: they rise from 0 and are below the
+    number of sentences. A set without sentences has no documents.
     """
     rise = all(a < b for a, b in itertools.pairwise([*starts, count]))
     return starts[:1] == [0][:count] and rise
@@ -66,8 +63,8 @@ class Documents:
     Args:
         starts: rising sentence numbers, the first 0; empty if every sentence is its own document.
         count: number of sentences.
-        before: number of documents before these sentences in the text, without documents of blank
-            lines only.
+        before: number of documents that come before these sentences in the text; documents of blank
+            lines do not count.
     """
 
     def __init__(self, starts: Sequence[int], count: int, before: int = 0) -> None:
@@ -98,7 +95,7 @@ class Documents:
         raise DataError(problem, where=path, hint="prepare it again: nmtkit prep … --force")
 
     def without(self, blank: Collection[int]) -> Documents:
-        """Return the same documents, where these blank lines are in no context and have none."""
+        """Return the same documents with blank lines, which have no context and are in none."""
         if not blank:
             return self
         documents = copy.copy(self)
@@ -116,14 +113,13 @@ class Documents:
         return len(self._edges) - 1
 
     def bounds(self, sentence: int) -> tuple[int, int]:
-        """Return the first sentence of the sentence's document, and of the document after it."""
+        """Return the first sentence of a sentence's document, and of the next document."""
         after = bisect_right(self._edges, sentence)
         return self._edges[after - 1], self._edges[after]
 
     def rounds(self, sentences: Iterable[int]) -> list[list[int]]:
-        """Return these sentences, and all earlier sentences of their documents, in rounds.
-
-        Round i has sentence i of every document that is long enough.
+        """Return these sentences and all earlier sentences of their documents, in rounds: round i
+        has sentence i of each document.
         """
         last: dict[int, int] = {}
         for sentence in sentences:
@@ -136,20 +132,26 @@ class Documents:
         ]
 
     def starts(self, first: int, last: int) -> list[int]:
-        """Return the starts of documents from sentence `first` to `last`.
-
-        The end of the set counts as a start.
+        """Return the starts of documents from sentence `first` to `last`; the end of the set counts
+        as a start.
         """
         edges = self._edges
         return list(edges[bisect_left(edges, first) : bisect_right(edges, last)])
 
     def context(self, sentence: int, rule: ContextRule) -> list[int]:
         """Return the sentences that are the context of a sentence, in the order of the text."""
-        context = self._document_context if rule.whole else self._sentence_context
-        return context(sentence, rule)
+        context = self._sentence_context(sentence, rule)
+        if not context or not rule.whole:
+            return context
+        key = self.bounds(sentence)[0], rule
+        if key not in self._whole_contexts:
+            members = (self._readable[place] for place in self._places(sentence)[0])
+            contexts = (self._sentence_context(member, rule) for member in members)
+            self._whole_contexts[key] = sorted({*itertools.chain.from_iterable(contexts)})
+        return self._whole_contexts[key]
 
     def _sentence_context(self, sentence: int, rule: ContextRule) -> list[int]:
-        """Return the context of one sentence; `rule.whole` is ignored."""
+        """Return the context of a sentence without `rule.whole`."""
         readable = self._readable
         document, place = self._places(sentence)
         if not place or rule.kind == "none":
@@ -163,22 +165,19 @@ class Documents:
     def _drawn_context(
         self, sentence: int, rule: ContextRule, document: range, place: range
     ) -> list[int]:
-        """Return sentences drawn from the document, or from all others for a foreign context."""
+        """Return sentences drawn from the document; for a foreign context from all others."""
         # Draw from the places of `pool` outside the gap.
         pool, gap = document, place
         if rule.kind == "foreign":
             pool, gap = range(len(self._readable)), document
-        number = bisect_left(self._readable_starts, self.bounds(sentence)[0])
-        drawn = _draw(
-            len(pool) - len(gap), rule, self._before + number, place.start - document.start
-        )
+        number = self._before + bisect_left(self._readable_starts, self.bounds(sentence)[0])
+        drawn = _draw(len(pool) - len(gap), rule, number, place.start - document.start)
         # Drawn places from the start of the gap on move after its end.
         return [self._readable[i + len(gap) * (i >= gap.start)] for i in (pool[k] for k in drawn)]
 
     def _places(self, sentence: int) -> tuple[range, range]:
-        """Return the places of a sentence's document and of the sentence among those readable.
-
-        A blank sentence has an empty place.
+        """Return the places of a sentence's document and of the sentence among the readable
+        sentences. A blank sentence has an empty place.
         """
         start, end = self.bounds(sentence)
         return (
@@ -186,24 +185,12 @@ class Documents:
             range(bisect_left(self._readable, sentence), bisect_right(self._readable, sentence)),
         )
 
-    def _document_context(self, sentence: int, rule: ContextRule) -> list[int]:
-        """Return the contexts of all sentences of a document, if the sentence has a context."""
-        if not self._sentence_context(sentence, rule):
-            return []
-        key = self.bounds(sentence)[0], rule
-        if key not in self._whole_contexts:
-            document = (self._readable[place] for place in self._places(sentence)[0])
-            self._whole_contexts[key] = sorted(
-                {i for member in document for i in self._sentence_context(member, rule)}
-            )
-        return self._whole_contexts[key]
-
 
 def _draw(count: int, rule: ContextRule, document: int, sentence: int) -> list[int]:
-    """Draw `rule.size` of the numbers below `count`; all of them if there are no more.
+    """Draw `rule.size` of the numbers below `count`, or all of them.
 
     The draw depends only on the seed, the number of the document, and the number of the sentence in
-    it. So it is the same in every process, batch, window and order.
+    the document. So it is the same in every process, batch, window and order.
     """
     if count <= rule.size:
         return list(range(count))

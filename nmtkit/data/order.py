@@ -1,12 +1,12 @@
-"""The order of an epoch: windows of shards one after another, and the batches of each.
+"""The order of an epoch: windows of shards, one after another, and the batches of each window.
 
-A window holds about `WINDOW_PAIRS` pairs. Each epoch permutes the shards and cuts them into windows
-of nearly equal size; a window is batched by `batch_list`. So a rank holds the lengths of one window
-only, and a batch comes from the shards of one window. A set that fits one window is not permuted:
-its batches depend on its pairs only, not on how they are cut into shards.
+A window has about `WINDOW_PAIRS` pairs. Each epoch permutes the shards and cuts them into windows
+of nearly equal size; `batch_list` batches a window. So a rank needs the lengths of one window only,
+and a batch comes from the shards of one window. A set that fits one window is not permuted: its
+batches depend on its pairs only, not on the shards.
 
-The order depends on the sizes of the shards, the lengths, the settings, the seed and the epoch
-alone. Training resumes at (epoch, window, batch) without a replay of earlier windows.
+The order depends only on the sizes of the shards, the lengths, the settings, the seed and the
+epoch. Training resumes at (epoch, window, batch) without a replay of earlier windows.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from nmtkit.data.padding import Ids
 from nmtkit.data.store import Store
 
 WINDOW_PAIRS = 2_000_000
-"""Pairs of a window; whole shards may make it larger (see `epoch_windows`). A change of this number
-changes the order of trainings that are resumed.
+"""Pairs of a window; whole shards can make it larger (see `epoch_windows`). A change of this number
+changes the order of resumed trainings.
 """
 OF_SHARDS = 3
 """The third number of the seed of the permutation of the shards."""
@@ -53,12 +53,12 @@ def epoch_windows(sizes: Sequence[int], seed: int, epoch: int) -> list[list[int]
 
 @dataclass(frozen=True)
 class WindowBatches:
-    """The batches of a window. `batches[i]` is the rows of batch i.
+    """The batches of a window. `batches[i]` is the array of the rows of batch i.
 
     Args:
-        rows: (N) of the pairs of the window.
+        rows: (N), the rows of the window.
         src_lengths, tgt_lengths: (N).
-        places: of each batch: where its pairs are in `rows`.
+        places: for each batch the indices of its pairs in `rows`.
     """
 
     rows: Ids

@@ -1,8 +1,7 @@
-"""The packed form of a batch: the sentences of each side stand one after the other in one row.
+"""The packed form of a batch: the sentences of each side are one row, one after another.
 
-A row is filled up to a multiple of positions. What fills it is cut into sentences of <pad>, none
-longer than the longest sentence. So every position belongs to a sentence, and attention within
-sentences needs no mask.
+Sentences of <pad> fill a row up to a multiple of positions; none of them is longer than the longest
+sentence. So every position belongs to a sentence, and attention within sentences needs no mask.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from nmtkit.data.padding import Ids, next_size
 from nmtkit.text.vocabulary import BOS, PAD
 
 LEAST_ROWS, LEAST_LENGTH = 64, 32
-"""Where few shapes shall occur, R and L are multiples of at least these numbers."""
+"""With `few_shapes`, R and L are multiples of at least these numbers."""
 
 
 class Packing(NamedTuple):
@@ -39,17 +38,17 @@ class Packing(NamedTuple):
 
     @property
     def steps(self) -> Tensor:
-        """Return the place of each position in its sentence, (N)."""
+        """The index of each position in its sentence, (N)."""
         return self.cells % self.positions.size(1)
 
     @property
     def lengths(self) -> Tensor:
-        """Return the length of each sentence, at least 1, (R)."""
+        """The length of each sentence, at least 1, (R)."""
         return self.visible.sum((1, 2))
 
     def padded(self, x: Tensor) -> Tensor:
-        """Return vectors in the padded form, (1, N, …) -> (R, L, …). Padding is any vector; its
-        gradient is not used.
+        """Return vectors in the padded form, (1, N, …) -> (R, L, …). The vectors of padding are
+        arbitrary; their gradients are not used.
         """
         return at_positions(x.squeeze(0), self.positions, self.cells)
 
@@ -60,7 +59,7 @@ class Packing(NamedTuple):
 
 
 def one_after_another(first: Packing, second: Packing) -> Packing:
-    """Return where sentences lie if a row follows another row."""
+    """Return the packing of two rows, one after the other."""
     longest = max(first.positions.size(1), second.positions.size(1))
     before, rows = len(first.cells), len(first.positions)
     cells = [x.cells // x.positions.size(1) * longest + x.steps for x in (first, second)]
@@ -90,8 +89,8 @@ def at_positions(x: Tensor, positions: Tensor, cells: Tensor) -> Tensor:
 class _Padded(torch.autograd.Function):
     """Vectors (N, …) at some positions, (R·L, …).
 
-    A vector's gradient is read from its cell. torch would add up all cells, and so add those of
-    padding to one vector: on a GPU one after another, and in any order.
+    A vector gets the gradient of its cell. torch would add up the gradients of all cells that read
+    a vector: those of padding all to one vector, on a GPU one after another and in any order.
     """
 
     @staticmethod
@@ -122,14 +121,14 @@ class _Packed(torch.autograd.Function):
 
 
 class Segments(NamedTuple):
-    """A query sees the keys of its own sentence: where R sentences of queries and of keys lie."""
+    """The packings of R sentences of queries and of keys. A query sees the keys of its sentence."""
 
     queries: Packing
     keys: Packing
 
 
 class Copies(NamedTuple):
-    """J copies of a packed row, one after another: in each, a sentence reads one of its contexts.
+    """J copies of a packed row, one after another. In each copy a sentence reads another context.
 
     Attributes:
         segments: the queries are the copies, the keys the contexts.
@@ -156,13 +155,13 @@ def filled(lengths: Integers, multiple: int) -> int:
 
 
 def in_one_row(ids: Array, lengths: Ids, multiple: int) -> tuple[Ids, Ids]:
-    """Fill up a row.
+    """Fill a row up with sentences of <pad>.
 
     Args:
-        ids: of all sentences (B), one after another.
+        ids: of all sentences, one after another.
         lengths: (B).
-        multiple: of positions.
-    Returns: token ids (N), and the lengths of all sentences, those of <pad> last.
+        multiple: N is a multiple of this number.
+    Returns: token ids (N), and the lengths of all sentences, sentences of <pad> last.
     """
     missing = filled(lengths, multiple) - len(ids)
     fill = np.diff([*range(0, missing, int(lengths.max())), missing])
@@ -178,14 +177,14 @@ def shifted_row(row: Ids, lengths: Ids) -> Ids:
 
 
 def segments(src: Ids, tgt: Ids, few_shapes: bool = False) -> Segments:
-    """Return what each target position sees of the source.
+    """Return the packings of targets (queries) and sources (keys).
 
     Args:
         src, tgt: lengths of the sentences in the rows; one side may have more sentences of <pad>.
-        few_shapes: round up R and L: to multiples of a quarter and of a half of the power of 2 that
-            holds them, or of `LEAST_ROWS` and `LEAST_LENGTH`. The further sentences are empty.
-    Returns: R sentences. The last one is empty on both sides: the unused keys of a model that makes
-        a fixed number of keys belong to it.
+        few_shapes: round up R and L: to multiples of a quarter and of a half of the next power of
+            2, or of `LEAST_ROWS` and `LEAST_LENGTH`. The additional sentences are empty.
+    Returns: R sentences. The last one is empty on both sides: if a model makes a fixed number of
+        keys, the unused keys belong to this sentence.
     """
     rows = max(len(tgt), len(src)) + 1
     rows = next_size(rows, 2, LEAST_ROWS) if few_shapes else rows

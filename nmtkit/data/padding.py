@@ -13,9 +13,9 @@ from nmtkit.text.vocabulary import BOS, PAD
 
 Ids = Ints
 Sentences = Sequence[Sequence[int] | Array]
-"""The numbers of each sentence: its ids, or the tokens of each of its spans."""
+"""The numbers of each sentence: its ids, or the number of tokens of each of its spans."""
 ROUND_TO = 8
-"""The fewest positions and rows by which batches differ where few shapes shall occur."""
+"""With `few_shapes`, positions and rows are multiples of at least this number."""
 
 
 def padded(sentences: Sentences, fill: int = PAD) -> tuple[Ids, Ids]:
@@ -43,8 +43,8 @@ def rounded(ids: Ids, lengths: Ids, least: int, rows: int = 0) -> tuple[Ids, Ids
 
     Args:
         ids, lengths: padded rows.
-        least: the length of new rows: a model reads a source of one position at least.
-        rows: the new B; 0 = the next of four sizes per octave.
+        least: the length of new rows (1 for sources: a model reads at least one position).
+        rows: the new B; 0 = round up to one of four sizes per octave.
     """
     more = (rows or next_size(len(ids), 4)) - len(ids)
     wide = np.pad(rounded_steps(ids), ((0, more), (0, 0)), constant_values=PAD)
@@ -68,9 +68,9 @@ def next_size(size: int, per_octave: int, least: int = ROUND_TO) -> int:
 
 
 def like_length(lengths: Ids, least: int) -> list[int]:
-    """Return the first row of each part, after cutting rows into parts of similar length.
+    """Cut rows into parts of similar length, and return the first row of each part.
 
-    The rows are sorted, longest first. The first cut is the one that saves most padding; both parts
+    The rows are sorted, longest first. The first cut is the one that saves most padding. Both parts
     are cut in the same way, as long as a cut saves at least `least` positions.
     """
     starts, uncut = [0], [(0, len(lengths))]

@@ -1,4 +1,4 @@
-"""Sets of sentence pairs that can be batched: prepared, or in memory."""
+"""Sets of sentence pairs to make batches of: prepared on disk, or in memory."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from nmtkit.data.store import Store
 
 
 class GivenPairs:
-    """Pairs of token ids in memory, as batching reads them.
+    """Pairs of token ids in memory.
 
     Args:
         src, tgt: ids of each sentence, </s> last.
-        spans: how the sources are cut into parts, if known.
-        documents: where documents start (default: each sentence is one).
+        spans: of the sources, if known (see `nmtkit.data.store`).
+        documents: where documents start (default: each sentence is a document).
     """
 
     def __init__(

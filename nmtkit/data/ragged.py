@@ -1,12 +1,12 @@
 """Ragged arrays on disk: sequences of numbers with different lengths. They are memory-mapped, so
 that processes share them.
 
-NAME.bin holds the numbers, sequence after sequence. NAME.idx holds a header (an 8-byte magic that
+NAME.bin has the numbers, sequence after sequence. NAME.idx has a header (an 8-byte magic that
 includes the version, then little-endian 8-byte fields) and N+1 int64 offsets, counted in numbers.
 The first field of a header, if there is one, is the size of a number in bytes; the default is 1.
 The second field, if there is one, is larger than every number of the array.
 
-A large array is stored in shards: several ragged arrays that follow each other.
+A large array is stored in shards: ragged arrays whose sequences follow each other.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from nmtkit.text.segmented import joined
 
 AGAIN = "prepare it again: nmtkit prep … --force"
 MAPPED = 40 if sys.platform == "darwin" else 160
-"""Shards of an array that are mapped at a time. A batch reads most shards of its window, and prep
-cuts a set of one window into up to 65. A shard has four open files at most; a process may have
-1,024, but 256 on macOS.
+"""The maximum number of mapped shards of an array. A batch reads most shards of its window, and
+prep cuts a set of one window into up to 65. A shard has at most four open files; a process may have
+1,024, but only 256 on macOS.
 """
 
 
 def ragged_files(path: Path) -> tuple[Path, Path]:
-    """Return the files of an array: its numbers and its index."""
+    """Return the files of an array: the numbers and the index."""
     return path.with_name(f"{path.name}.bin"), path.with_name(f"{path.name}.idx")
 
 
@@ -46,14 +46,14 @@ class Sequences:
 
     Args:
         numbers: of all sequences.
-        offsets: (N+1), where each sequence begins in `numbers`, and where the last one ends.
+        offsets: (N+1), where each sequence begins in `numbers`, and where the last sequence ends.
     """
 
     def __init__(self, numbers: Array, offsets: Ints) -> None:
         self._numbers, self.offsets = numbers, offsets
 
     def sequence(self, i: int) -> Array:
-        """Return sequence i (from 0, which is not checked), a view."""
+        """Return sequence i, a view; i is not checked."""
         start, end = self.offsets[i : i + 2]
         return self._checked(self._numbers[start:end])
 
@@ -75,24 +75,23 @@ class Ragged(Sequences):
         magic: the first bytes of the index.
         fields: number of fields of the header.
     Raises: DataError if a file is missing, truncated, or of another kind; also from every method
-        that meets a number that is too large.
+        that reads a number that is too large.
     """
 
     def __init__(self, path: Path, magic: bytes, fields: int) -> None:
-        data, index = ragged_files(path)
-        self._file = data
+        self._data, index = ragged_files(path)
         width, count, numbers, self._limit = _check(path, magic, fields)
         start = len(magic) + 8 * fields
         offsets = np.memmap(index, dtype="<i8", mode="r", offset=start, shape=(count,))
         dtype = np.dtype(f"<u{width}")
         # An empty file cannot be mapped.
-        mapped = np.memmap(data, dtype, mode="r") if numbers else np.empty(0, dtype)
+        mapped = np.memmap(self._data, dtype, mode="r") if numbers else np.empty(0, dtype)
         super().__init__(mapped.view(np.ndarray), offsets.view(np.ndarray))
 
     def _checked(self, numbers: Array) -> Array:
         if self._limit and numbers.max(initial=0) >= self._limit:
             message = f"damaged: an id is outside a vocabulary of {self._limit:,} tokens"
-            raise DataError(message, where=self._file, hint=AGAIN)
+            raise DataError(message, where=self._data, hint=AGAIN)
         return numbers
 
 
@@ -100,11 +99,11 @@ class RaggedShards:
     """A read-only ragged array in shards. Opening it reads 24 to 40 bytes of each shard.
 
     Args:
-        paths: the shards in order, each as for Ragged.
+        paths: the paths of the shards, in order.
         magic, fields: as for Ragged.
     Attributes:
-        sizes: sequences of each shard.
-        starts: number of the first sequence of each shard, then the number of all sequences.
+        sizes: number of sequences of each shard.
+        starts: the first sequence of each shard, then the number of all sequences.
     Raises: DataError if a file is missing, truncated, or of another kind.
     """
 
@@ -128,9 +127,10 @@ class RaggedShards:
 
 
 def _check(path: Path, magic: bytes, fields: int) -> tuple[int, int, int, int]:
-    """Check the files of an array; return bytes of a number, number of offsets and of numbers, and
-    the second field (0 if there is none).
+    """Check the files of an array.
 
+    Returns: the bytes of a number, the number of offsets, the number of numbers, and the second
+        field of the header (0 if there is none).
     Raises: DataError as `Ragged`.
     """
     data, index = ragged_files(path)
@@ -162,11 +162,11 @@ def _check(path: Path, magic: bytes, fields: int) -> tuple[int, int, int, int]:
 
 
 class RaggedWriter:
-    """Writes a ragged array block by block; both files appear complete or not at all.
+    """Writes a ragged array block by block. Both files appear complete or not at all.
 
     Args:
         path, magic: as for Ragged.
-        fields: values of the header's fields.
+        fields: the fields of the header.
     Raises: EnvironmentProblem if the disk is full or not writable.
     """
 

@@ -1,10 +1,10 @@
-"""Training pairs with subwords drawn anew in each epoch (subword regularisation).
+"""Training pairs whose subwords are drawn anew in each epoch (subword regularisation).
 
-The words of a prepared set are found in its ids: a word ends where its last subword does. For each
-epoch every different word gets segmentations drawn from the seed, at most `DRAWS` or as many as it
-occurs, and each place where the word stands takes one of them. So an epoch depends on the prepared
-set, the settings, the seed and its number alone, not on batches, ranks or earlier epochs. A large
-set is drawn window by window (see `nmtkit.data.order`), each as a set of its own.
+The words are read from the ids of a prepared set: a word ends with its last subword. In each epoch
+every different word gets segmentations that are drawn from the seed: one for each occurrence, but
+at most `DRAWS`. Each occurrence takes one of them at random. So an epoch depends only on the
+prepared set, the settings, the seed and the number of the epoch, not on batches, ranks or earlier
+epochs. Each window of a large set is drawn like a set (see `nmtkit.data.order`).
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from nmtkit.text.splitter import Splitter
 from nmtkit.text.vocabulary import EOS, UNK, Vocabulary
 
 DRAWS = 32
-"""The most segmentations of a word that are drawn for an epoch."""
+"""The most segmentations of a word in an epoch."""
 ROWS = 20_000
-"""Pairs that are looked at together; bounds the memory."""
+"""Pairs that are processed together; limits the memory."""
 OF_SUBWORDS = 1
-"""The third number of the seed of the draw of each place."""
+"""The third number of the seed of the choice for each occurrence."""
 
 
 class Resegmented(Store):
     """A training set whose subwords `begin` draws anew, window by window.
 
-    A pair outside the windows that are held has the subwords of the prepared set. A model that
-    reads documents may meet such a pair where a document crosses the border of a window.
+    A pair outside these windows has the subwords of the prepared set. A model that reads documents
+    may read such a pair if a document crosses the border of a window.
 
-    Memory: 4 bytes a word and 2 or 4 bytes a subword of a window, in each process.
+    Memory in each process: 4 bytes a word and 2 or 4 bytes a subword of a window.
 
     Args:
         prepared: the prepared set.
@@ -48,7 +48,7 @@ class Resegmented(Store):
         strength: of the draw, see `Splitter.sampler`.
         seed: of the training.
     Attributes:
-        spans: None, because spans of other subwords do not fit.
+        spans: None, because the spans of the prepared subwords do not fit.
     """
 
     def __init__(
@@ -69,30 +69,30 @@ class Resegmented(Store):
             splitter.sampler(strength, vocabulary)
             for splitter, vocabulary in zip(splitters, vocabularies, strict=True)
         ]
-        self._words: _Words | None = None  # of the shards of the current window
-        self._drawn: list[int] = []  # these shards
-        self._held: dict[int, Sequences] = {}
+        self._words: _Words | None = None  # of the current window
+        self._shards_of_words: list[int] = []
+        self._drawn: dict[int, Sequences] = {}  # by shard
         of_prepared = self._sentences.shard
-        self._sentences.shard = lambda shard: self._held.get(shard) or of_prepared(shard)
+        self._sentences.shard = lambda shard: self._drawn.get(shard) or of_prepared(shard)
 
     @property
     def documents(self) -> Documents:  # type: ignore[override]
         return self._prepared.documents
 
     def begin(self, epoch: int, window: int, shards: list[int]) -> None:
-        """Draw the subwords of a window, and hold it beside the windows of the same update."""
-        if self._words is None or shards != self._drawn:
+        """Draw the subwords of a window; earlier windows are kept until they are forgotten."""
+        if self._words is None or shards != self._shards_of_words:
             rows = [range(*self._starts[shard : shard + 2]) for shard in shards]
-            self._drawn, self._words = shards, self._read(list(itertools.chain(*rows)))
+            self._shards_of_words, self._words = shards, self._read(list(itertools.chain(*rows)))
         ids, offsets = self._draw(self._words, epoch, window)
         sizes = [self.shard_sizes[shard] for shard in shards]
         edges = itertools.pairwise(itertools.accumulate(sizes, initial=0))
         for shard, (first, end) in zip(shards, edges, strict=True):
-            self._held[shard] = Sequences(ids, offsets[2 * first : 2 * end + 1])
+            self._drawn[shard] = Sequences(ids, offsets[2 * first : 2 * end + 1])
 
     def forget_earlier_windows(self) -> None:
-        """Hold the window alone that began last."""
-        self._held = {shard: self._held[shard] for shard in self._drawn}
+        """Keep only the window that began last."""
+        self._drawn = {shard: self._drawn[shard] for shard in self._shards_of_words}
 
     def _read(self, rows: Sequence[int]) -> _Words:
         """Return the words of some pairs."""
@@ -100,12 +100,13 @@ class Resegmented(Store):
         chunks = [
             self._words_of(rows[first : first + ROWS], types) for first in range(0, len(rows), ROWS)
         ]
-        numbers = np.concatenate([numbers for numbers, _ in chunks])
-        starts = np.cumsum(np.concatenate([[0], *(counts for _, counts in chunks)]))
+        of_chunks, counts = zip(*chunks, strict=True)
+        numbers = np.concatenate(of_chunks)
+        starts = np.cumsum(np.concatenate([[0], *counts]))
         word_types = [self._type(*key) for key in types]
-        counts = np.bincount(numbers, minlength=len(types))
+        occurrences = np.bincount(numbers, minlength=len(types))
         several = np.array([bool(text) for _, text, _ in word_types])
-        draws = np.where(several, np.minimum(counts, DRAWS), 1)
+        draws = np.where(several, np.minimum(occurrences, DRAWS), 1)
         return _Words(numbers, starts, word_types, draws)
 
     def _draw(self, words: _Words, epoch: int, window: int) -> tuple[Array, Ids]:
@@ -143,17 +144,18 @@ class Resegmented(Store):
     def _words_of(
         self, pairs: Sequence[int], types: dict[tuple[int, bytes], int]
     ) -> tuple[Ints32, Ids]:
-        """Return the numbers of the words of some pairs, and how many words each sentence has.
+        """Return the numbers of the words of some pairs, and the number of words of each sentence.
 
         Args:
-            types: gets the number of each different word, given by side and ids; </s> is a word.
+            types: the side and ids of each different word -> its number; new words are added. </s>
+                is a word.
         """
         store = self._prepared
         sentences = [ids for pair in pairs for ids in (store.src(pair), store.tgt(pair))]
         lengths = np.array(list(map(len, sentences)))
         ids = np.concatenate(sentences).astype(self._id_type)
         side = np.repeat(np.arange(len(sentences)) % 2, lengths)
-        # An id of the other side may be beyond this vocabulary; its value here is not chosen.
+        # An id of the other side may be beyond this vocabulary; then its value is not used.
         may_end, may_begin = (
             np.where(side, tgt.take(ids, mode="wrap"), src.take(ids, mode="wrap"))
             for src, tgt in zip(*self._edges, strict=True)
@@ -173,9 +175,9 @@ class Resegmented(Store):
         return numbers, np.bincount(sentence, minlength=len(sentences))
 
     def _type(self, side: int, word: bytes) -> tuple[int, str, list[int]]:
-        """Return the side, the text and the ids of a word; the text is empty if it is never split
-        anew: </s>, words with an unknown part, and words that the splitter would not split like
-        this.
+        """Return the side, the text and the ids of a word. The text is empty if the word is never
+        split anew: </s>, words with an unknown subword, and words that the splitter splits in
+        another way.
         """
         ids: list[int] = np.frombuffer(word, self._id_type).tolist()
         if EOS in ids or UNK in ids:
@@ -191,11 +193,11 @@ class _Words:
     """The words of some pairs.
 
     Attributes:
-        numbers: the number of each word in the text.
+        numbers: the numbers of the words of the text, one word after another.
         starts: of sentences in `numbers` (2N+1).
-        types: of each different word: its side, its text (empty if it is never split anew), and its
-            ids.
-        draws: segmentations of each different word that are drawn.
+        types: the side, the text (empty if it is never split anew) and the ids of each different
+            word.
+        draws: how many segmentations of each different word to draw.
     """
 
     numbers: Ints32
@@ -205,7 +207,7 @@ class _Words:
 
 
 def _edges(splitter: Splitter, vocabulary: Vocabulary) -> tuple[Mask, Mask]:
-    """Return for each id whether a word may end with it, and whether a word may begin with it.
+    """Return for each id True if a word may end with it, and True if a word may begin with it.
 
     A word ends between two subwords if it may end with the first and begin with the second.
     """

@@ -1,11 +1,11 @@
-"""A prepared set of sentence pairs on disk: token ids, and for some sets how each source sentence
-is cut into consecutive parts (spans).
+"""A prepared set of sentence pairs on disk: token ids, and for some sets the consecutive parts
+(spans) of each source sentence.
 
-A set is a folder of shards 00000, 00001, …, which hold its pairs in the order of the corpus. A
-shard is a ragged array: the ids of src 0, tgt 0, src 1, tgt 1, …, each sentence with its </s>, as
-uint16 (uint32 when the vocabulary is larger). The fields of its header are bytes per id and size of
-the larger vocabulary. 00000.spans holds the tokens of each span of the sources of shard 00000 as
-uint8; a sentence without spans is one whose cut is not known.
+A set is a folder of shards 00000, 00001, …, with its pairs in the order of the corpus. A shard is a
+ragged array: the ids of src 0, tgt 0, src 1, tgt 1, …, each sentence with its </s>, as uint16
+(uint32 for a larger vocabulary). The fields of its header are the bytes per id and the size of the
+larger vocabulary. 00000.spans has the number of tokens of each span of the sources of shard 00000,
+as uint8; a sentence without spans is one whose parts are not known.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MAGIC, SPANS_MAGIC = b"nmtstor\x01", b"nmtspan\x01"
 
 
 def id_type(vocab_size: int) -> np.dtype[Any]:
-    """Return the type ids are stored in: uint16, or uint32 for more than 65,535 tokens."""
+    """Return the type of stored ids: uint16, or uint32 for more than 65,535 tokens."""
     return np.dtype("<u4") if vocab_size > 65535 else np.dtype("<u2")
 
 
@@ -39,10 +39,10 @@ class Store:
     Args:
         path: the folder of the set, for example prep/train.
     Attributes:
-        shard_sizes: pairs of each shard.
+        shard_sizes: number of pairs of each shard.
         spans: see `load_spans`.
     Raises: DataError if a file is missing, truncated, or not a store; also from every method that
-        meets damaged lengths.
+        reads damaged lengths.
     """
 
     def __init__(self, path: Path) -> None:
@@ -63,12 +63,12 @@ class Store:
 
     @functools.cached_property
     def src_lengths(self) -> Ints:
-        """Tokens of each source sentence (N), </s> included; training reads `shard_lengths`."""
+        """Lengths of all sources (N), </s> included; training reads `shard_lengths`."""
         return self._all_lengths(0)
 
     @functools.cached_property
     def tgt_lengths(self) -> Ints:
-        """Tokens of each target sentence (N), </s> included; training reads `shard_lengths`."""
+        """Lengths of all targets (N), </s> included; training reads `shard_lengths`."""
         return self._all_lengths(1)
 
     def _all_lengths(self, side: int) -> Ints:
@@ -76,8 +76,8 @@ class Store:
         return np.concatenate([self.shard_lengths(shard)[side] for shard in shards], dtype=np.int64)
 
     def shard_lengths(self, shard: int) -> tuple[Integers, Integers]:
-        """Return the tokens of each source and each target of a shard, </s> included, in the
-        smallest unsigned type.
+        """Return the lengths of the sources and targets of a shard, </s> included, in the smallest
+        unsigned type.
         """
         lengths = np.diff(self._sentences.shard(shard).offsets)
         if lengths.min(initial=1) < 1:
@@ -86,7 +86,7 @@ class Store:
         return np.ascontiguousarray(lengths[0::2]), np.ascontiguousarray(lengths[1::2])
 
     def lengths(self, pairs: Ints) -> tuple[Ints, Ints]:
-        """Return the tokens of source and target of some pairs (B), </s> included."""
+        """Return the lengths of the sources and targets of some pairs (B), </s> included."""
         src, tgt = np.empty((2, len(pairs)), np.int64)
         for shard, in_shard, places in self.by_shard(pairs):
             offsets, first = self._sentences.shard(shard).offsets, 2 * places
@@ -95,7 +95,9 @@ class Store:
         return src, tgt
 
     def by_shard(self, pairs: Ints) -> Iterator[tuple[int, Mask, Ints]]:
-        """Yield each shard of some pairs (B), the mask of its pairs (B), and their places in it."""
+        """Yield each shard of some pairs (B), the mask of its pairs (B), and their numbers in the
+        shard.
+        """
         shards = np.searchsorted(self._starts, pairs, "right") - 1
         for shard in np.unique(shards).tolist():
             in_shard = shards == shard
@@ -103,7 +105,7 @@ class Store:
 
     def sides(self, pairs: Ints) -> list[tuple[Array, Ints]]:
         """Return the sources and the targets of some pairs (B): the ids of all sentences, one after
-        another, and the tokens of each (B), </s> included.
+        another, and the length of each sentence (B), </s> included.
         """
         sides = [(np.empty(lengths.sum(), np.int64), lengths) for lengths in self.lengths(pairs)]
         for shard, in_shard, places in self.by_shard(pairs):
@@ -114,7 +116,7 @@ class Store:
 
     @functools.cached_property
     def documents(self) -> Documents:
-        """Where documents start; blank lines are the context of none.
+        """Where documents start. Blank lines are not read as context.
 
         Raises: DataError if the file with the starts is damaged.
         """
@@ -141,16 +143,16 @@ def store_writer(folder: Path, shard: int, vocab_size: int) -> RaggedWriter:
     """Return a writer of the sentences of a shard, each pair's source first, in constant memory.
 
     Args:
-        folder: of the set, as for Store.
+        folder: of the set.
         shard: its number, from 0.
-        vocab_size: tokens of the larger vocabulary; decides the type of the ids (`id_type`).
+        vocab_size: size of the larger vocabulary.
     """
     id_bytes = id_type(vocab_size).itemsize
     return RaggedWriter(shard_path(folder, shard), MAGIC, id_bytes, vocab_size)
 
 
 def spans_writer(folder: Path, shard: int) -> RaggedWriter:
-    """Return a writer of the spans of a shard; a number is the tokens of a span."""
+    """Return a writer of the spans of a shard: the number of tokens of each span."""
     return RaggedWriter(spans_path(shard_path(folder, shard)), SPANS_MAGIC)
 
 
@@ -170,10 +172,11 @@ def spans_files(folder: Path) -> list[Path]:
 
 
 def load_spans(folder: Path, count: int) -> RaggedShards | None:
-    """Return the spans of a set of `count` sentences: tokens of each span (c), </s> included.
+    """Return the spans of a set of `count` sentences: the number of tokens of each span, </s>
+    included. A sentence whose parts are not known has no spans.
 
-    Returns: None if the set has none; a sentence whose cut is not known has no spans.
-    Raises: DataError if the files are damaged, or of another set.
+    Returns: None if the set has no spans.
+    Raises: DataError if the files are damaged, or belong to another set.
     """
     if not spans_files(folder):
         return None
@@ -184,9 +187,10 @@ def load_spans(folder: Path, count: int) -> RaggedShards | None:
 
 
 def _shards(folder: Path) -> list[Path]:
-    """Return the N shards of a set, 0 to N-1; one that is missing is an error when it is opened.
+    """Return the paths of the N shards of a set, 0 to N-1. A missing shard is an error when it is
+    opened.
 
-    Raises: DataError if the set is no folder.
+    Raises: DataError if the set is not a folder.
     """
     try:
         names = [path.name for path in folder.iterdir()]

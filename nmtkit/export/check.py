@@ -6,6 +6,7 @@ import itertools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,6 @@ from nmtkit.translate import workers
 from nmtkit.translate.hypotheses import length_limit
 from nmtkit.translate.searcher import sentences_at_once
 from nmtkit.translate.systems import SystemGroup
-from nmtkit.translate.translator import Translator
 
 WARM = 8
 """Number of lines translated before the time is measured."""
@@ -58,7 +58,7 @@ class Searched:
 
     @property
     def share(self) -> float:
-        """Return the share of equal translations."""
+        """The share of equal translations."""
         return sum(self.equal) / len(self.equal)
 
 
@@ -77,7 +77,7 @@ def check(group: SystemGroup, engine: Engine, folder: Path, count: int, percent:
     side = TextSide.load(group.run.prep, "src")
     name, lines = comparable_lines(group.run, count, group.settings.max_source, side)
     loaded = engine.load(folder)
-    searches = compare(group, loaded, lines)
+    searches = compare(group, loaded, lines, [side.encode(line) for line in lines])
     show(searches, loaded.label, lines, f"{len(lines)} lines of {name}, no length penalty")
     for searched in searches[: None if engine.same_search else 1]:
         if searched.share < percent / 100:
@@ -109,53 +109,47 @@ def comparable_lines(run: Run, count: int, longest: int, side: TextSide) -> tupl
     raise run.no_test_set("leave --check out")
 
 
-def compare(group: SystemGroup, loaded: Loaded, lines: list[str]) -> list[Searched]:
+def compare(
+    group: SystemGroup, loaded: Loaded, lines: list[str], sources: Sentences
+) -> list[Searched]:
     """Translate lines with a system and with its exported folder, each on one core: with greedy
     search, and with the system's beam search.
 
     Both engines use the system's batch size. Neither uses a length penalty, because their formulas
     differ. All lines have the same length limit: the largest limit that nmtkit has for any of the
     lines. nmtkit computes in float32.
+
+    Args:
+        sources: the subwords of each line.
     """
-    search = group.settings
-    side = TextSide.load(group.run.prep, "src")
-    sources = [side.encode(line) for line in lines]
-    limit = max(length_limit(len(subwords) + 1, search) for subwords in sources)
-    with workers.one_thread(torch.device("cpu")):
-        return [
-            _searched(_translator(group, beam, limit), loaded, lines, sources)
-            for beam in sorted({1, search.beam})
-        ]
+    settings, cpu = group.settings, torch.device("cpu")
+    limit = max(length_limit(len(subwords) + 1, settings) for subwords in sources)
+    searches = []
+    with workers.one_thread(cpu):
+        for beam in sorted({1, settings.beam}):
+            search = plain_search(settings, beam, limit)
+            plain = replace(group, settings=search)
+            translator = plain.scorer(cpu, plain.hardware(cpu, forced=True).precision)
+            rows = sentences_at_once(search, cpu, len(lines))
+            engine = partial(loaded.translate, beam=beam, limit=limit, rows=rows)
+            ours, seconds = _timed(translator.translate_window, lines)
+            theirs, their_seconds = _timed(engine, sources)
+            searched = Searched(
+                beam,
+                [translation.text for translation in ours],
+                [translator.tgt_side.decode(subwords) for subwords in theirs],
+                [best.subwords == subwords for best, subwords in zip(ours, theirs, strict=True)],
+                (seconds, their_seconds),
+            )
+            searches.append(searched)
+    return searches
 
 
-def _searched(
-    translator: Translator, loaded: Loaded, lines: list[str], sources: Sentences
-) -> Searched:
-    """Return the translations of lines, whose subwords are `sources`, by both engines."""
-    search = translator.settings
-    rows = sentences_at_once(search, translator.device, len(lines))
-    ours, seconds = _timed(translator.translate_window, lines)
-    theirs, their_seconds = _timed(
-        lambda part: loaded.translate(part, search.beam, search.max_length_b, rows),
-        sources,
-    )
-    return Searched(
-        search.beam,
-        [translation.text for translation in ours],
-        [translator.tgt_side.decode(subwords) for subwords in theirs],
-        [best.subwords == subwords for best, subwords in zip(ours, theirs, strict=True)],
-        (seconds, their_seconds),
-    )
-
-
-def _translator(group: SystemGroup, beam: int, limit: int) -> Translator:
-    """Return nmtkit's translator: plain search, no length penalty, one length limit."""
-    own = group.settings.model_dump(include={"max_source", "batch_size"})
+def plain_search(settings: SearchSettings, beam: int, limit: int) -> SearchSettings:
+    """Return the settings of a beam search without length penalty, and with one length limit."""
+    kept = settings.model_dump(include={"max_source", "batch_size"})
     limits = {"length_penalty": 0, "max_length_a": 0, "max_length_b": limit}
-    plain = SearchSettings.model_validate(own | limits | {"beam": beam})
-    group = replace(group, settings=plain)
-    cpu = torch.device("cpu")
-    return group.scorer(cpu, group.hardware(cpu, forced=True).precision)
+    return SearchSettings.model_validate(kept | limits | {"beam": beam})
 
 
 def _timed(work: Callable[[list[Any]], list[Any]], lines: list[Any]) -> tuple[list[Any], float]:
@@ -174,8 +168,7 @@ def show(searches: list[Searched], engine: str, lines: list[str], title: str) ->
         title: describes the lines.
     """
     count = len(lines)
-    titles = ("beam", "equal translations", "nmtkit", engine)
-    columns = [Column(name, name) for name in titles]
+    columns = [Column(name, name) for name in ("beam", "equal translations", "nmtkit", engine)]
     rows = []
     for searched in searches:
         speeds = [f"{count / max(1e-9, seconds):,.1f}/s" for seconds in searched.seconds]

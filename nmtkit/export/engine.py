@@ -1,4 +1,4 @@
-"""What every engine provides: how its folder is written, and how its package runs the folder."""
+"""The interface of an engine: it writes a system into a folder, and runs the folder."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Engine(ABC):
     """A target of `nmtkit export`."""
 
     title: ClassVar[str]
-    """The name that people know."""
+    """The name in messages and pages."""
     package: ClassVar[str]
     """The Python package that runs the folder."""
     extra: ClassVar[str]
@@ -50,7 +50,9 @@ class Engine(ABC):
     writes_alone: ClassVar[bool] = False
     """True if the folder is written without the package."""
     same_search: ClassVar[bool] = True
-    """True if the engine's beam search finds what nmtkit's finds; greedy search always does."""
+    """True if the engine's beam search finds the same translations as nmtkit's. Greedy search
+    always does.
+    """
     quantizations: ClassVar[tuple[str, ...]] = ("float32",)
     """Data types of the stored weights."""
 
@@ -69,8 +71,8 @@ class Engine(ABC):
         """Write the engine's files.
 
         Args:
-            model: `refusal` has no objection to it.
-            vocabularies: of the source and of the target; one object twice if they share it.
+            model: a model without `refusal`.
+            vocabularies: of source and target; the same object if they share a vocabulary.
             about: quantization, positions and search settings.
             folder: an empty folder.
         """

@@ -1,4 +1,4 @@
-"""The exported folder: the engine's files, the files that process text, and a description of the
+"""The exported folder: the engine's files, the files of text processing, and a description of the
 steps before and after translation.
 """
 
@@ -54,9 +54,7 @@ def write_text_files(folder: Path, prep: Path, manifest: Manifest) -> None:
 
 
 def text_steps(source: TextSide, target: TextSide, settings: PrepSettings) -> dict[str, list[str]]:
-    """Return the steps (in words) from a raw source line to subwords, and from target subwords to
-    text.
-    """
+    """Describe the steps from a raw source line to subwords, and from target subwords to text."""
     before = [
         "invisible characters (soft hyphens, BOMs, …) are removed; control characters become"
         " spaces; runs of spaces become single spaces"

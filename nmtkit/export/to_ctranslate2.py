@@ -1,10 +1,10 @@
-"""CTranslate2: a Transformer's weights under its names. Its package is imported to write a folder
-and to run one.
+"""CTranslate2: a Transformer's weights under CTranslate2's names. Its package is imported to write
+a folder and to run one.
 
-Names are paths in its TransformerSpec (revision 7, CTranslate2 4):
-encoder/layer_0/self_attention/linear_0/weight. Its linear_0 of a self-attention is queries, keys
-and values stacked, as in `nmtkit.nn.attention`; of an attention to the source, linear_0 is the
-queries, linear_1 keys and values stacked; the last one is the output projection.
+Names are paths in CTranslate2's TransformerSpec (revision 7, CTranslate2 4):
+encoder/layer_0/self_attention/linear_0/weight. In self-attention, linear_0 stacks queries, keys and
+values, as `nmtkit.nn.attention` does. In attention to the source, linear_0 is the queries, and
+linear_1 stacks keys and values. The last linear layer is the output projection.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ def variables(model: Model, positions: int) -> Variables:
 
     Args:
         model: with the modules of `nmtkit.models.transformer`.
-        positions: length of the table of positions, which is a weight there: no sentence may be
-            longer.
-    Returns: by CTranslate2's name; tied weights under each of their names.
+        positions: length of the table of positions, which CTranslate2 stores as a weight. No
+            sentence may be longer.
+    Returns: CTranslate2's name -> weight; tied weights under each of their names.
     """
     table = sinusoids(positions, model.width)
     tensors = {f"{side}/position_encodings/encodings": table for side in SIDES}
@@ -101,12 +101,8 @@ def specification(weights: Mapping[str, Array], settings: Any) -> Any:
     for stack in (spec.encoder, spec.decoder):
         stack.scale_embeddings = True  # by the root of their width
     config = spec.config
-    config.bos_token, config.eos_token, config.unk_token, config.decoder_start_token = (
-        "<s>",
-        "</s>",
-        "<unk>",
-        "<s>",
-    )
+    _, config.bos_token, config.eos_token, config.unk_token = SPECIALS
+    config.decoder_start_token = config.bos_token
     config.add_source_bos, config.add_source_eos = False, True
     config.layer_norm_epsilon = EPSILON
     return spec
@@ -130,9 +126,10 @@ class CTranslate2(Engine):
     )
 
     def refusal(self, model: Model) -> str | None:
-        if not model.beyond_transformer and not model.settings.model_dump().get("encoder_layers"):
+        reason = super().refusal(model)
+        if not reason and not model.settings.model_dump().get("encoder_layers"):
             return "its encoder has no layers"
-        return model.beyond_transformer
+        return reason
 
     def save(
         self,
@@ -157,9 +154,8 @@ class _Loaded:
     def __init__(self, folder: Path) -> None:
         import ctranslate2
 
-        threads = {"inter_threads": 1, "intra_threads": 1}
         self._translator = ctranslate2.Translator(
-            str(folder), device="cpu", compute_type="default", **threads
+            str(folder), device="cpu", compute_type="default", inter_threads=1, intra_threads=1
         )
         self.label = f"CTranslate2, {self._translator.compute_type}"
 

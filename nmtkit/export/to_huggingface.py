@@ -1,11 +1,12 @@
 """Hugging Face's `transformers`: a Transformer as one of its models. The package is imported only
 to run a folder.
 
-Post-norm is its Marian, pre-norm its Pegasus: the same equations as `nmtkit.models.transformer`.
-Both add positions of which all sines come before all cosines; ours alternate. So the elements of
-all vectors between the sublayers change places, in every weight that reads or writes such a vector.
+A post-norm Transformer becomes a Marian model, a pre-norm one a Pegasus model; both have the
+equations of `nmtkit.models.transformer`. In their position vectors all sines come before all
+cosines; in nmtkit's they alternate. So every weight that reads or writes a vector between the
+sublayers is permuted.
 
-The tokenizer takes subwords separated by spaces. What turns text into subwords is nmtkit's.
+The tokenizer takes subwords separated by spaces. nmtkit turns text into subwords.
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ if TYPE_CHECKING:
     from nmtkit.records import ExportedSystem
 
 TARGET = "target"
-"""The folder of the target's tokenizer; that of the source is in the exported folder itself."""
+"""The folder of the target's tokenizer; the source's tokenizer is in the exported folder itself."""
 NEVER = -1e9
-"""Bias of an id that the target vocabulary does not have."""
+"""Bias of an id that the target vocabulary lacks."""
 LAYER = {
     "attention.qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
     "attention.out": ("self_attn.out_proj",),
@@ -43,7 +44,7 @@ LAYER = {
     "feed_forward.outer": ("fc2",),
     "feed_forward_residual.norm": ("final_layer_norm",),
 }
-"""The path of each module in a layer -> Hugging Face's names of its equal parts."""
+"""Path of a module in a layer -> Hugging Face's names of its equal parts."""
 DECODER_LAYER = LAYER | {
     "cross.query": ("encoder_attn.q_proj",),
     "cross.kv": ("encoder_attn.k_proj", "encoder_attn.v_proj"),
@@ -51,7 +52,7 @@ DECODER_LAYER = LAYER | {
     "cross_residual.norm": ("encoder_attn_layer_norm",),
 }
 READERS = ("qkv", "query", "kv", "inner")
-"""Modules that read the vectors between sublayers; the other ones write such vectors."""
+"""Modules that read the vectors between sublayers; all other modules write such vectors."""
 IDS = {
     "pad_token_id": PAD,
     "bos_token_id": BOS,
@@ -156,7 +157,7 @@ def _modules(model: Model) -> Iterator[tuple[list[str], nn.Module, bool]]:
 
 
 def _tables(model: Model, order: list[int]) -> dict[str, Tensor]:
-    """Return the embeddings and the output layer, which Pegasus has for one vocabulary."""
+    """Return the embeddings and the output layer. Pegasus has one vocabulary for both sides."""
     source, target, output = (
         model.get_parameter(f"{name}.weight")[:, order]
         for name in ("src_embedder.table", "tgt_embedder.table", "output")
@@ -179,7 +180,7 @@ def _tables(model: Model, order: list[int]) -> dict[str, Tensor]:
 
 
 def tokenizer(vocabulary: Vocabulary, positions: int) -> dict[str, files.JsonObject]:
-    """Return the tokenizer of subwords separated by spaces, file by file."""
+    """Return the files of the tokenizer of subwords separated by spaces."""
     pad, bos, eos, unk = SPECIALS
     space = {"type": "Split", "pattern": {"String": " "}, "behavior": "Removed", "invert": False}
     end = {
@@ -250,16 +251,15 @@ class HuggingFace(Engine):
         folder: Path,
     ) -> None:
         (folder / TARGET).mkdir()
-        texts = {
+        configs = {
             "config.json": config(model, about.positions),
             "generation_config.json": generation_config(about.search),
         }
-        for place, vocabulary in zip(("", f"{TARGET}/"), vocabularies, strict=True):
-            of_side = tokenizer(vocabulary, about.positions)
-            texts |= {f"{place}{name}": values for name, values in of_side.items()}
-        for name, values in texts.items():
-            text = json.dumps(values, ensure_ascii=False, indent=2)
-            files.write_text(folder / name, text + "\n")
+        source, target = (tokenizer(vocabulary, about.positions) for vocabulary in vocabularies)
+        for place, values in ((folder, configs | source), (folder / TARGET, target)):
+            for name, value in values.items():
+                text = json.dumps(value, ensure_ascii=False, indent=2)
+                files.write_text(place / name, text + "\n")
         path = folder / "model.safetensors"
         try:
             write_tensors(path, weights(model, about.positions))
@@ -289,15 +289,10 @@ class _Loaded:
         options: dict[str, Any] = {"num_beams": beam, "max_new_tokens": limit}
         if beam > 1:
             options |= {"length_penalty": 0.0, "early_stopping": "never"}
-        for start in range(0, len(sources), rows):
-            inputs = self._ids(self._source, sources[start : start + rows])
-            texts = self._target.batch_decode(
-                self._model.generate(**inputs, **options), skip_special_tokens=True
-            )
-            results += [text.split() for text in texts]
+        texts = [" ".join(subwords) for subwords in sources]
+        for start in range(0, len(texts), rows):
+            inputs = self._source(texts[start : start + rows], padding=True, return_tensors="pt")
+            ids = self._model.generate(**inputs, **options)
+            outputs = self._target.batch_decode(ids, skip_special_tokens=True)
+            results += [output.split() for output in outputs]
         return results
-
-    def _ids(self, tokenizer: Any, sentences: Sentences) -> Any:
-        return tokenizer(
-            [" ".join(subwords) for subwords in sentences], padding=True, return_tensors="pt"
-        )
