@@ -54,13 +54,11 @@ def batch_list(
         (src_lengths, tgt_lengths) if unit == "src_tokens" else (tgt_lengths, src_lengths)
     )
     shuffled = rng.permutation(len(first))
-    if len(first) > LARGE_CORPUS:
-        batches = _batches(first, second, size, unit, shuffled, 1)
-    else:
-        batches = min(  # the fewest padded positions
-            (_batches(first, second, size, unit, shuffled, width) for width in BAND_WIDTHS),
-            key=lambda batches: sum(padded_positions(first[r], second[r]) for r in batches),
-        )
+    widths = (1,) if len(first) > LARGE_CORPUS else BAND_WIDTHS
+    batches = min(  # the fewest padded positions
+        (_batches(first, second, size, unit, shuffled, width) for width in widths),
+        key=lambda batches: sum(padded_positions(first[r], second[r]) for r in batches),
+    )
     return [batches[i] for i in rng.permutation(len(batches))]
 
 

@@ -23,7 +23,6 @@ from nmtkit.data.padding import (
     rounded,
     rounded_steps,
     shifted,
-    tensor,
 )
 from nmtkit.data.pairs import Pairs
 
@@ -121,7 +120,7 @@ def short_rows(store: Pairs, rule: ContextRule | None, rows: Ids, most: int = LO
 
 
 def on_device(value: T, device: torch.device | str) -> T:
-    """Return a batch, or contexts, on a device. The copy to a CUDA GPU is asynchronous."""
+    """Return a batch, contexts or tensors on a device. The copy to a CUDA GPU is asynchronous."""
     device = torch.device(device)
     return value if device.type == "cpu" else _in_one_copy(value, device)
 
@@ -224,16 +223,17 @@ def without_targets(batch: Batch) -> Batch:
 
 
 def _with_targets(batch: Batch, tgt_out: Ids, tgt_lengths: Ids) -> Batch:
-    device, steps = batch.src.device, np.arange(tgt_out.shape[1])
-    real = np.flatnonzero(steps < tgt_lengths[:, None])
+    real = np.flatnonzero(np.arange(tgt_out.shape[1]) < tgt_lengths[:, None])
+    arrays = shifted(tgt_out, tgt_lengths), tgt_out, tgt_lengths, real
+    tensors = on_device(tuple(map(torch.from_numpy, arrays)), batch.src.device)
     is_padded = len(real) < tgt_out.size
     return dataclasses.replace(
         batch,
-        tgt_in=tensor(shifted(tgt_out, tgt_lengths), device),
-        tgt_out=tensor(tgt_out, device),
-        tgt_lengths=tensor(tgt_lengths, device),
+        tgt_in=tensors[0],
+        tgt_out=tensors[1],
+        tgt_lengths=tensors[2],
         tgt_padded=is_padded,
-        real=tensor(real, device) if is_padded else None,
+        real=tensors[3] if is_padded else None,
     )
 
 

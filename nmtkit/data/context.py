@@ -160,12 +160,16 @@ def packed_contexts(
     keys += [[] for _ in range(max(map(len, lengths)) - len(keys))]  # the sentences of <pad>
     slots = [of_sentence[copy : copy + 1] for copy in range(count) for of_sentence in keys]
     has = np.array([bool(slot) for slot in slots]).reshape(count, -1)  # (J, R)
-    texts = [_texts(slots, sides[0], form == "begin")]
-    if rule.targets:
-        texts.append(_texts(slots, sides[1]))
+    texts = [
+        [_joined(slot[0], ids) if slot else [PAD] for slot in slots]
+        for ids in sides[: 1 + rule.targets]
+    ]
+    if form == "begin":
+        texts[0] = [np.append(BOS, text) for text in texts[0]]
+    of_sides = list(map(joined, texts))
     # Rows of one size make fewer shapes.
-    size = max(filled(of_texts, 2 * count * multiple) for _, of_texts in texts)
-    rows = [in_one_row(*of_side, size) for of_side in texts]
+    size = max(filled(of_texts, 2 * count * multiple) for _, of_texts in of_sides)
+    rows = [in_one_row(*of_side, size) for of_side in of_sides]
     number = max(len(of_texts) for _, of_texts in rows)
     copies = []
     for (_, of_texts), of_sentences in zip(rows, lengths, strict=False):
@@ -179,14 +183,6 @@ def packed_contexts(
         return context
     inputs = torch.from_numpy(shifted_row(*rows[1])[None])
     return dataclasses.replace(context, tgt_in=inputs, tgt_copies=copies[1])
-
-
-def _texts(
-    slots: list[list[tuple[int, ...]]], ids: IdsOf, begin: bool = False
-) -> tuple[Array, Ids]:
-    """Return the ids of contexts, one after another, and their lengths; <pad> for an empty slot."""
-    texts = [_joined(slot[0], ids) if slot else [PAD] for slot in slots]
-    return joined([np.append(BOS, text) for text in texts] if begin else texts)
 
 
 def _keys(sentences: Sequence[int], rule: ContextRule) -> list[tuple[int, ...]]:

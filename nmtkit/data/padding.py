@@ -1,12 +1,10 @@
-"""Sentences of different lengths as one padded array, and arrays as tensors."""
+"""Sentences of different lengths as one padded array."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from nmtkit.arrays import Array, Ints
 from nmtkit.text.vocabulary import BOS, PAD
@@ -92,11 +90,3 @@ def shifted(targets: Ids, lengths: Ids) -> Ids:
     # A shorter row still holds its </s> where padding belongs.
     out[np.arange(out.shape[1]) >= lengths[:, None]] = PAD
     return out
-
-
-def tensor(array: Array, device: torch.device | str) -> Tensor:
-    """Return the array as a tensor on a device; the copy to a CUDA GPU is asynchronous."""
-    on_cpu = torch.from_numpy(array)
-    if torch.device(device).type == "cuda":
-        return on_cpu.pin_memory().to(device, non_blocking=True)
-    return on_cpu.to(device)

@@ -17,9 +17,9 @@ import itertools
 import os
 import sys
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
 
 import numpy as np
 
@@ -34,6 +34,8 @@ MAPPED = 40 if sys.platform == "darwin" else 160
 prep cuts a set of one window into up to 65. A shard has at most four open files; a process may have
 1,024, but only 256 on macOS.
 """
+AddBlock = Callable[[bytes, Sequence[int] | Ints], None]
+"""Adds sequences to an array: the numbers of all of them, little-endian, and their lengths."""
 
 
 def ragged_files(path: Path) -> tuple[Path, Path]:
@@ -41,58 +43,61 @@ def ragged_files(path: Path) -> tuple[Path, Path]:
     return path.with_name(f"{path.name}.bin"), path.with_name(f"{path.name}.idx")
 
 
-class Sequences:
-    """Sequences of numbers with different lengths.
+@dataclass(frozen=True)
+class Ragged:
+    """A ragged array in memory, mapped or not.
 
-    Args:
+    Attributes:
         numbers: of all sequences.
         offsets: (N+1), where each sequence begins in `numbers`, and where the last sequence ends.
+        limit: larger than every number; 0 = no limit.
+        path: the file of the numbers, for errors.
+    Raises: DataError from every method that reads a number that is too large.
     """
 
-    def __init__(self, numbers: Array, offsets: Ints) -> None:
-        self._numbers, self.offsets = numbers, offsets
+    numbers: Array
+    offsets: Ints
+    limit: int = 0
+    path: Path | None = None
 
     def sequence(self, i: int) -> Array:
         """Return sequence i, a view; i is not checked."""
         start, end = self.offsets[i : i + 2]
-        return self._checked(self._numbers[start:end])
+        return self._checked(self.numbers[start:end])
 
     def joined(self, rows: Ints) -> Array:
         """Return some sequences one after another."""
         starts = self.offsets[rows]
-        return self._checked(joined(self._numbers, starts, self.offsets[rows + 1] - starts))
+        return self._checked(joined(self.numbers, starts, self.offsets[rows + 1] - starts))
 
     def _checked(self, numbers: Array) -> Array:
+        if self.limit and numbers.max(initial=0) >= self.limit:
+            raise DataError(
+                f"damaged: an id is outside a vocabulary of {self.limit:,} tokens",
+                where=self.path,
+                hint=AGAIN,
+            )
         return numbers
 
 
-class Ragged(Sequences):
-    """A read-only ragged array.
+def map_ragged(path: Path, magic: bytes, fields: int) -> Ragged:
+    """Map a ragged array into memory, read-only.
 
     Args:
         path: the array, for example prep/train/00000 (its files are prep/train/00000.bin and
             prep/train/00000.idx).
         magic: the first bytes of the index.
         fields: number of fields of the header.
-    Raises: DataError if a file is missing, truncated, or of another kind; also from every method
-        that reads a number that is too large.
+    Raises: DataError if a file is missing, truncated, or of another kind.
     """
-
-    def __init__(self, path: Path, magic: bytes, fields: int) -> None:
-        self._data, index = ragged_files(path)
-        width, count, numbers, self._limit = _check(path, magic, fields)
-        start = len(magic) + 8 * fields
-        offsets = np.memmap(index, dtype="<i8", mode="r", offset=start, shape=(count,))
-        dtype = np.dtype(f"<u{width}")
-        # An empty file cannot be mapped.
-        mapped = np.memmap(self._data, dtype, mode="r") if numbers else np.empty(0, dtype)
-        super().__init__(mapped.view(np.ndarray), offsets.view(np.ndarray))
-
-    def _checked(self, numbers: Array) -> Array:
-        if self._limit and numbers.max(initial=0) >= self._limit:
-            message = f"damaged: an id is outside a vocabulary of {self._limit:,} tokens"
-            raise DataError(message, where=self._data, hint=AGAIN)
-        return numbers
+    data, index = ragged_files(path)
+    width, count, numbers, limit = _check(path, magic, fields)
+    start = len(magic) + 8 * fields
+    offsets = np.memmap(index, dtype="<i8", mode="r", offset=start, shape=(count,))
+    dtype = np.dtype(f"<u{width}")
+    # An empty file cannot be mapped.
+    mapped = np.memmap(data, dtype, mode="r") if numbers else np.empty(0, dtype)
+    return Ragged(mapped.view(np.ndarray), offsets.view(np.ndarray), limit, data)
 
 
 class RaggedShards:
@@ -100,7 +105,7 @@ class RaggedShards:
 
     Args:
         paths: the paths of the shards, in order.
-        magic, fields: as for Ragged.
+        magic, fields: as of `map_ragged`.
     Attributes:
         sizes: number of sequences of each shard.
         starts: the first sequence of each shard, then the number of all sequences.
@@ -110,8 +115,8 @@ class RaggedShards:
     def __init__(self, paths: Sequence[Path], magic: bytes, fields: int = 0) -> None:
         self.sizes = [_check(path, magic, fields)[1] - 1 for path in paths]
         self.starts = [0, *itertools.accumulate(self.sizes)]
-        self.shard: Callable[[int], Sequences] = functools.lru_cache(MAPPED)(
-            lambda i: Ragged(paths[i], magic, fields)
+        self.shard: Callable[[int], Ragged] = functools.lru_cache(MAPPED)(
+            lambda i: map_ragged(paths[i], magic, fields)
         )
         """Return a shard by its number."""
 
@@ -131,7 +136,7 @@ def _check(path: Path, magic: bytes, fields: int) -> tuple[int, int, int, int]:
 
     Returns: the bytes of a number, the number of offsets, the number of numbers, and the second
         field of the header (0 if there is none).
-    Raises: DataError as `Ragged`.
+    Raises: DataError as `map_ragged`.
     """
     data, index = ragged_files(path)
     start = len(magic) + 8 * fields
@@ -156,44 +161,33 @@ def _check(path: Path, magic: bytes, fields: int) -> tuple[int, int, int, int]:
     if rest or offsets < 1:
         raise DataError(f"truncated: it has {size} bytes", where=index, hint=AGAIN)
     if any(header[start:]) or last * width != data_bytes:
-        message = f"has {data_bytes} bytes where the index says {last * width}"
-        raise DataError(message, where=data, hint=AGAIN)
+        raise DataError(
+            f"has {data_bytes} bytes where the index says {last * width}", where=data, hint=AGAIN
+        )
     return width, offsets, last, limit
 
 
-class RaggedWriter:
-    """Writes a ragged array block by block. Both files appear complete or not at all.
+@contextlib.contextmanager
+def ragged_writer(path: Path, magic: bytes, *fields: int) -> Iterator[AddBlock]:
+    """Write a ragged array block by block. Both files appear complete or not at all.
 
     Args:
-        path, magic: as for Ragged.
+        path, magic: as of `map_ragged`.
         fields: the fields of the header.
+    Yields: the function that adds sequences.
     Raises: EnvironmentProblem if the disk is full or not writable.
     """
+    data_path, index_path = ragged_files(path)
+    with files.writing(index_path, "wb") as index, files.writing(data_path, "wb") as data:
+        index.write(magic + b"".join(field.to_bytes(8, "little") for field in fields))
+        index.write(bytes(8))  # the first offset is 0
+        total = 0
 
-    def __init__(self, path: Path, magic: bytes, *fields: int) -> None:
-        data, index = ragged_files(path)
-        self._total = 0
-        with contextlib.ExitStack() as stack:
-            self._index = stack.enter_context(files.writing(index, "wb"))
-            self._data = stack.enter_context(files.writing(data, "wb"))
-            self._index.write(magic + b"".join(field.to_bytes(8, "little") for field in fields))
-            self._index.write(bytes(8))  # the first offset is 0
-            self._files = stack.pop_all()
+        def add_block(numbers: bytes, lengths: Sequence[int] | Ints) -> None:
+            nonlocal total
+            offsets = total + np.cumsum(lengths, dtype="<i8")
+            total = int(offsets[-1]) if len(offsets) else total
+            data.write(numbers)
+            index.write(offsets.tobytes())
 
-    def add_block(self, numbers: bytes, lengths: Sequence[int] | Ints) -> None:
-        """Add sequences.
-
-        Args:
-            numbers: the numbers of all sequences, little-endian.
-            lengths: the length of each sequence.
-        """
-        offsets = self._total + np.cumsum(lengths, dtype="<i8")
-        self._total = int(offsets[-1]) if len(offsets) else self._total
-        self._data.write(numbers)
-        self._index.write(offsets.tobytes())
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        self._files.__exit__(*error)
+        yield add_block

@@ -19,7 +19,7 @@ import numpy as np
 from nmtkit.arrays import Array, Ints32, Mask
 from nmtkit.data.documents import Documents
 from nmtkit.data.padding import Ids
-from nmtkit.data.ragged import Sequences
+from nmtkit.data.ragged import Ragged
 from nmtkit.data.store import Store, id_type
 from nmtkit.text.sampling import Draw
 from nmtkit.text.segmented import joined, starts_of
@@ -71,7 +71,7 @@ class Resegmented(Store):
         ]
         self._words: _Words | None = None  # of the current window
         self._shards_of_words: list[int] = []
-        self._drawn: dict[int, Sequences] = {}  # by shard
+        self._drawn: dict[int, Ragged] = {}  # by shard
         of_prepared = self._sentences.shard
         self._sentences.shard = lambda shard: self._drawn.get(shard) or of_prepared(shard)
 
@@ -88,7 +88,7 @@ class Resegmented(Store):
         sizes = [self.shard_sizes[shard] for shard in shards]
         edges = itertools.pairwise(itertools.accumulate(sizes, initial=0))
         for shard, (first, end) in zip(shards, edges, strict=True):
-            self._drawn[shard] = Sequences(ids, offsets[2 * first : 2 * end + 1])
+            self._drawn[shard] = Ragged(ids, offsets[2 * first : 2 * end + 1])
 
     def forget_earlier_windows(self) -> None:
         """Keep only the window that began last."""
@@ -163,13 +163,9 @@ class Resegmented(Store):
         is_end = (may_end & np.append(may_begin[1:], True)) | (ids == EOS)
         is_end[:-1] |= ids[1:] == EOS
         ends = np.flatnonzero(is_end) + 1
-        data, width = ids.tobytes(), ids.itemsize
-        keys = (
-            (of_side, data[start * width : end * width])
-            for of_side, (start, end) in zip(
-                side[ends - 1].tolist(), itertools.pairwise([0, *ends.tolist()]), strict=True
-            )
-        )
+        data, cuts = ids.tobytes(), [0, *(ends * ids.itemsize).tolist()]
+        words = (data[start:end] for start, end in itertools.pairwise(cuts))
+        keys = zip(side[ends - 1].tolist(), words, strict=True)
         numbers = np.fromiter((types.setdefault(key, len(types)) for key in keys), np.int32)
         sentence = np.searchsorted(np.cumsum(lengths), ends, "left")
         return numbers, np.bincount(sentence, minlength=len(sentences))

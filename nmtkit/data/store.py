@@ -13,6 +13,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ import numpy as np
 
 from nmtkit.arrays import Array, Integers, Ints, Mask
 from nmtkit.data.documents import Documents
-from nmtkit.data.ragged import AGAIN, RaggedShards, RaggedWriter, ragged_files
+from nmtkit.data.ragged import AGAIN, AddBlock, RaggedShards, ragged_files, ragged_writer
 from nmtkit.errors import DataError
 
 MAGIC, SPANS_MAGIC = b"nmtstor\x01", b"nmtspan\x01"
@@ -58,8 +59,9 @@ class Store:
 
     def _damaged(self, shard: int) -> DataError:
         index = ragged_files(self._shards[shard])[1]
-        message = "damaged: a sentence of a pair, or its </s>, is missing"
-        return DataError(message, where=index, hint=AGAIN)
+        return DataError(
+            "damaged: a sentence of a pair, or its </s>, is missing", where=index, hint=AGAIN
+        )
 
     @functools.cached_property
     def src_lengths(self) -> Ints:
@@ -139,7 +141,7 @@ class Store:
         return self._sentences[2 * pair + 1]
 
 
-def store_writer(folder: Path, shard: int, vocab_size: int) -> RaggedWriter:
+def store_writer(folder: Path, shard: int, vocab_size: int) -> AbstractContextManager[AddBlock]:
     """Return a writer of the sentences of a shard, each pair's source first, in constant memory.
 
     Args:
@@ -148,12 +150,12 @@ def store_writer(folder: Path, shard: int, vocab_size: int) -> RaggedWriter:
         vocab_size: size of the larger vocabulary.
     """
     id_bytes = id_type(vocab_size).itemsize
-    return RaggedWriter(shard_path(folder, shard), MAGIC, id_bytes, vocab_size)
+    return ragged_writer(shard_path(folder, shard), MAGIC, id_bytes, vocab_size)
 
 
-def spans_writer(folder: Path, shard: int) -> RaggedWriter:
+def spans_writer(folder: Path, shard: int) -> AbstractContextManager[AddBlock]:
     """Return a writer of the spans of a shard: the number of tokens of each span."""
-    return RaggedWriter(spans_path(shard_path(folder, shard)), SPANS_MAGIC)
+    return ragged_writer(spans_path(shard_path(folder, shard)), SPANS_MAGIC)
 
 
 def shard_path(folder: Path, shard: int) -> Path:

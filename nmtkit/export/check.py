@@ -6,7 +6,6 @@ import itertools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import torch
 
 from nmtkit import console, files
 from nmtkit.errors import NmtkitError
-from nmtkit.export.engine import Engine, Loaded, Sentences
+from nmtkit.export.engine import Engine, Sentences, Translate
 from nmtkit.run import Run
 from nmtkit.settings import SearchSettings
 from nmtkit.tables.table import Column, Table
@@ -76,9 +75,9 @@ def check(group: SystemGroup, engine: Engine, folder: Path, count: int, percent:
     """
     side = TextSide.load(group.run.prep, "src")
     name, lines = comparable_lines(group.run, count, group.settings.max_source, side)
-    loaded = engine.load(folder)
-    searches = compare(group, loaded, lines, [side.encode(line) for line in lines])
-    show(searches, loaded.label, lines, f"{len(lines)} lines of {name}, no length penalty")
+    label, translate = engine.load(folder)
+    searches = compare(group, translate, lines, [side.encode(line) for line in lines])
+    show(searches, label, lines, f"{len(lines)} lines of {name}, no length penalty")
     for searched in searches[: None if engine.same_search else 1]:
         if searched.share < percent / 100:
             equal = f"only {sum(searched.equal)} of {len(lines)} translations are equal"
@@ -110,7 +109,7 @@ def comparable_lines(run: Run, count: int, longest: int, side: TextSide) -> tupl
 
 
 def compare(
-    group: SystemGroup, loaded: Loaded, lines: list[str], sources: Sentences
+    group: SystemGroup, translate: Translate, lines: list[str], sources: Sentences
 ) -> list[Searched]:
     """Translate lines with a system and with its exported folder, each on one core: with greedy
     search, and with the system's beam search.
@@ -131,9 +130,8 @@ def compare(
             plain = replace(group, settings=search)
             translator = plain.scorer(cpu, plain.hardware(cpu, forced=True).precision)
             rows = sentences_at_once(search, cpu, len(lines))
-            engine = partial(loaded.translate, beam=beam, limit=limit, rows=rows)
             ours, seconds = _timed(translator.translate_window, lines)
-            theirs, their_seconds = _timed(engine, sources)
+            theirs, their_seconds = _timed(translate, sources, beam, limit, rows)
             searched = Searched(
                 beam,
                 [translation.text for translation in ours],
@@ -152,11 +150,13 @@ def plain_search(settings: SearchSettings, beam: int, limit: int) -> SearchSetti
     return SearchSettings.model_validate(kept | limits | {"beam": beam})
 
 
-def _timed(work: Callable[[list[Any]], list[Any]], lines: list[Any]) -> tuple[list[Any], float]:
+def _timed(
+    work: Callable[..., list[Any]], lines: list[Any], *arguments: int
+) -> tuple[list[Any], float]:
     """Return the result for lines, and the processor seconds that `work` takes after a warm-up."""
-    work(lines[:WARM])
+    work(lines[:WARM], *arguments)
     start = time.process_time()
-    result = work(lines)
+    result = work(lines, *arguments)
     return result, time.process_time() - start
 
 

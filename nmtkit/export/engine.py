@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,24 +19,10 @@ FULL = "free some space, or choose another folder with --out"
 """Hint of the error for a full disk."""
 
 
-class Loaded(Protocol):
-    """An exported folder that its engine has loaded on a CPU.
-
-    Attributes:
-        label: the engine's name and number type.
-    """
-
-    label: str
-
-    def translate(self, sources: Sentences, beam: int, limit: int, rows: int) -> Sentences:
-        """Return the best translation of each source, found without length penalty.
-
-        Args:
-            sources: source sentences.
-            beam: hypotheses of each sentence.
-            limit: the maximum number of subwords, `</s>` included.
-            rows: sentences of a batch.
-        """
+Translate = Callable[[Sentences, int, int, int], Sentences]
+"""Returns the best translation of each source, found without length penalty. Arguments: the
+sources, the beam, the maximum number of subwords (`</s>` included), the sentences of a batch.
+"""
 
 
 class Engine(ABC):
@@ -78,5 +65,8 @@ class Engine(ABC):
         """
 
     @abstractmethod
-    def load(self, folder: Path) -> Loaded:
-        """Return a written folder, ready to translate on one core."""
+    def load(self, folder: Path) -> tuple[str, Translate]:
+        """Load a written folder on one CPU core.
+
+        Returns: the engine's name and number type, and the function that translates.
+        """

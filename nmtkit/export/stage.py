@@ -59,8 +59,11 @@ def export(run: Run, system: str, to: str, **values: Any) -> Path:
     if options.out:
         target = options.out.resolve()
         if target == Path.cwd():
-            message = "the current folder cannot be replaced by an export"
-            raise ConfigError(message, where="--out", hint="name a folder in it")
+            raise ConfigError(
+                "the current folder cannot be replaced by an export",
+                where="--out",
+                hint="name a folder in it",
+            )
     alone = contextlib.nullcontext() if options.out else locked(target.parent, "export")
     with (
         run.recorded("export", device="cpu") as call,
@@ -140,8 +143,11 @@ def _up_to_date(target: Path, existing: ExportedSystem, about: ExportedSystem) -
     Raises: ConfigError if the folder has the export of another system, or for another engine.
     """
     if (existing.system, existing.to) != (about.system, about.to):
-        message = f"the folder has the export of '{existing.system}' to {existing.to}"
-        raise ConfigError(message, where=target, hint="name another --out; --force replaces it")
+        raise ConfigError(
+            f"the folder has the export of '{existing.system}' to {existing.to}",
+            where=target,
+            hint="name another --out; --force replaces it",
+        )
     same = existing.model_copy(update={"files": {}}) == about
     return same and not files.changed(target, existing.files)
 

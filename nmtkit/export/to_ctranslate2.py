@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from nmtkit.arrays import Array
-from nmtkit.export.engine import Engine, Sentences
+from nmtkit.export.engine import Engine, Sentences, Translate
 from nmtkit.nn.embeddings import sinusoids
 from nmtkit.text.vocabulary import SPECIALS
 
@@ -146,29 +146,25 @@ class CTranslate2(Engine):
         spec.optimize(quantization=about.quantization)
         spec.save(str(folder))
 
-    def load(self, folder: Path) -> _Loaded:
-        return _Loaded(folder)
-
-
-class _Loaded:
-    def __init__(self, folder: Path) -> None:
+    def load(self, folder: Path) -> tuple[str, Translate]:
         import ctranslate2
 
-        self._translator = ctranslate2.Translator(
+        translator = ctranslate2.Translator(
             str(folder), device="cpu", compute_type="default", inter_threads=1, intra_threads=1
         )
-        self.label = f"CTranslate2, {self._translator.compute_type}"
 
-    def translate(self, sources: Sentences, beam: int, limit: int, rows: int) -> Sentences:
-        # CTranslate2 reads text that spells a special symbol as the symbol.
-        texts = [["<unk>" if word in SPECIALS else word for word in line] for line in sources]
-        results = self._translator.translate_batch(
-            texts,
-            beam_size=beam,
-            max_batch_size=rows,
-            length_penalty=0,
-            max_decoding_length=limit,
-            max_input_length=0,
-            min_decoding_length=0,  # as in nmtkit's search, a translation may be empty
-        )
-        return [list(result.hypotheses[0]) for result in results]
+        def translate(sources: Sentences, beam: int, limit: int, rows: int) -> Sentences:
+            # CTranslate2 reads text that spells a special symbol as the symbol.
+            texts = [["<unk>" if word in SPECIALS else word for word in line] for line in sources]
+            results = translator.translate_batch(
+                texts,
+                beam_size=beam,
+                max_batch_size=rows,
+                length_penalty=0,
+                max_decoding_length=limit,
+                max_input_length=0,
+                min_decoding_length=0,  # as in nmtkit's search, a translation may be empty
+            )
+            return [list(result.hypotheses[0]) for result in results]
+
+        return f"CTranslate2, {translator.compute_type}", translate

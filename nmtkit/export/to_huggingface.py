@@ -20,7 +20,7 @@ from torch.nn import functional as F
 
 from nmtkit import files
 from nmtkit.errors import EnvironmentProblem
-from nmtkit.export.engine import FULL, Engine, Sentences
+from nmtkit.export.engine import FULL, Engine, Sentences, Translate
 from nmtkit.models.checkpoints import write_tensors
 from nmtkit.nn.embeddings import sinusoids
 from nmtkit.text.vocabulary import BOS, EOS, PAD, SPECIALS, Vocabulary
@@ -115,8 +115,7 @@ def weights(model: Model, positions: int) -> dict[str, Tensor]:
     tensors = _tables(model, order)
     for names, module, reads in _modules(model):
         weight: Tensor = module.get_parameter("weight")
-        bias = getattr(module, "bias", None)
-        bias = weight.new_zeros(weight.size(0)) if bias is None else bias
+        bias = _bias(module, weight)
         if reads:
             weight = weight[:, order]
         else:
@@ -162,8 +161,7 @@ def _tables(model: Model, order: list[int]) -> dict[str, Tensor]:
         model.get_parameter(f"{name}.weight")[:, order]
         for name in ("src_embedder.table", "tgt_embedder.table", "output")
     )
-    bias = getattr(model.get_submodule("output"), "bias", None)
-    bias = output.new_zeros(len(output)) if bias is None else bias
+    bias = _bias(model.get_submodule("output"), output)
     tables = {
         "model.encoder.embed_tokens.weight": source,
         "model.decoder.embed_tokens.weight": target,
@@ -177,6 +175,12 @@ def _tables(model: Model, order: list[int]) -> dict[str, Tensor]:
         tables = {key: F.pad(table, (0, 0, 0, rows - len(table))) for key, table in tables.items()}
         bias = F.pad(bias, (0, rows - len(bias)), value=NEVER)
     return tables | {"final_logits_bias": bias[None]}
+
+
+def _bias(module: nn.Module, weight: Tensor) -> Tensor:
+    """Return the bias of a module; zeros if it has none."""
+    bias: Tensor | None = getattr(module, "bias", None)
+    return weight.new_zeros(len(weight)) if bias is None else bias
 
 
 def tokenizer(vocabulary: Vocabulary, positions: int) -> dict[str, files.JsonObject]:
@@ -268,31 +272,26 @@ class HuggingFace(Engine):
                 f"cannot write {path}: {error.strerror or error}", hint=FULL
             ) from error
 
-    def load(self, folder: Path) -> _Loaded:
-        return _Loaded(folder)
-
-
-class _Loaded:
-    label = "transformers, float32"
-
-    def __init__(self, folder: Path) -> None:
+    def load(self, folder: Path) -> tuple[str, Translate]:
         from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
         from transformers.utils import logging
 
         logging.disable_progress_bar()
-        self._model = AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
-        self._source = AutoTokenizer.from_pretrained(folder)
-        self._target = AutoTokenizer.from_pretrained(folder / TARGET)
+        model = AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
+        source = AutoTokenizer.from_pretrained(folder)
+        target = AutoTokenizer.from_pretrained(folder / TARGET)
 
-    def translate(self, sources: Sentences, beam: int, limit: int, rows: int) -> Sentences:
-        results: Sentences = []
-        options: dict[str, Any] = {"num_beams": beam, "max_new_tokens": limit}
-        if beam > 1:
-            options |= {"length_penalty": 0.0, "early_stopping": "never"}
-        texts = [" ".join(subwords) for subwords in sources]
-        for start in range(0, len(texts), rows):
-            inputs = self._source(texts[start : start + rows], padding=True, return_tensors="pt")
-            ids = self._model.generate(**inputs, **options)
-            outputs = self._target.batch_decode(ids, skip_special_tokens=True)
-            results += [output.split() for output in outputs]
-        return results
+        def translate(sources: Sentences, beam: int, limit: int, rows: int) -> Sentences:
+            results: Sentences = []
+            options: dict[str, Any] = {"num_beams": beam, "max_new_tokens": limit}
+            if beam > 1:
+                options |= {"length_penalty": 0.0, "early_stopping": "never"}
+            texts = [" ".join(subwords) for subwords in sources]
+            for start in range(0, len(texts), rows):
+                inputs = source(texts[start : start + rows], padding=True, return_tensors="pt")
+                ids = model.generate(**inputs, **options)
+                outputs = target.batch_decode(ids, skip_special_tokens=True)
+                results += [output.split() for output in outputs]
+            return results
+
+        return "transformers, float32", translate

@@ -94,8 +94,8 @@ def subword_counts(ids: Array, lengths: Ints) -> dict[str, int]:
 
 def write_store(folder: Path, index: int, vocabulary: int, ids: Array, lengths: Ints) -> list[Path]:
     """Write a shard of a store, and return its files."""
-    with store_writer(folder, index, vocabulary) as store:
-        store.add_block(ids.tobytes(), lengths)
+    with store_writer(folder, index, vocabulary) as add_block:
+        add_block(ids.tobytes(), lengths)
     return [*ragged_files(shard_path(folder, index))]
 
 

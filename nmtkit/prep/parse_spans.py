@@ -13,7 +13,7 @@ import numpy as np
 
 from nmtkit import console, files
 from nmtkit.arrays import Mask
-from nmtkit.data.ragged import Ragged, ragged_files
+from nmtkit.data.ragged import map_ragged, ragged_files
 from nmtkit.data.store import MAGIC, shard_path, spans_path, spans_writer
 from nmtkit.errors import DataError, EnvironmentProblem, first_line, imported
 from nmtkit.prep.encode import encoded_rows
@@ -60,7 +60,7 @@ def cut_spans(work: Path, index: int, shard: Shard, name: str, train: bool) -> O
     kept = encoded_rows(work, shard, train)
     side = TextSide.load(out, "src")
     array = shard_path(out / name, index)
-    subwords = iter(np.diff(Ragged(array, MAGIC, fields=2).offsets)[::2].tolist())
+    subwords = iter(np.diff(map_ragged(array, MAGIC, fields=2).offsets)[::2].tolist())
     rows = (
         (line or "", parse or "")
         for texts in shard.chunks()
@@ -80,8 +80,8 @@ def cut_spans(work: Path, index: int, shard: Shard, name: str, train: bool) -> O
         cuts.append(phrases)
         outcomes[outcome] += 1
         first.setdefault(outcome, number)
-    with spans_writer(out / name, index) as writer:
-        writer.add_block(bytes(itertools.chain.from_iterable(cuts)), list(map(len, cuts)))
+    with spans_writer(out / name, index) as add_block:
+        add_block(bytes(itertools.chain.from_iterable(cuts)), list(map(len, cuts)))
     value = {outcome: [count, first[outcome]] for outcome, count in outcomes.items()}
     return {"outcomes": value}, [*ragged_files(spans_path(array))]
 

@@ -314,9 +314,9 @@ def test_cost_of_phrases_from_parses_counts_and_times_the_parses(analysed, decod
     # Of the training set too, which is a copy; some have no parse.
     lengths = [len(line.split()) + 1 for line in analysed.lines["test"]]
     cuts = [[2] * (n // 2) + [1] * (n % 2) if i % 4 else [] for i, n in enumerate(lengths)]
-    with spans_writer(prep / "train", 0) as writer:
+    with spans_writer(prep / "train", 0) as add_block:
         sizes = np.array([len(cut) for cut in cuts])
-        writer.add_block(bytes(size for cut in cuts for size in cut), sizes)
+        add_block(bytes(size for cut in cuts for size in cut), sizes)
     found = analysed.analyze("cost", systems=systems)
     count = round(np.mean([len(cut) for cut in cuts if cut]))
     assert found["facts"]["spans"] == {"parse": count}
@@ -552,8 +552,8 @@ def test_up_to_date_until_something_it_depends_on_changes(two, capsys):
     assert "written to" in said(systems=["own"]).err
     write(documents_file(two.run.prep, "test"), ["0", "20"])
     assert "written to" in said(systems=["own"]).err
-    with spans_writer(two.run.prep / "test", 0) as writer:
-        writer.add_block(bytes([1] * 40), np.ones(40, np.int64))
+    with spans_writer(two.run.prep / "test", 0) as add_block:
+        add_block(bytes([1] * 40), np.ones(40, np.int64))
     assert "written to" in said(systems=["own"]).err
 
 

@@ -15,7 +15,7 @@ import torch
 
 from nmtkit.data import ragged
 from nmtkit.data.batches import collate, source_batch
-from nmtkit.data.ragged import RaggedWriter
+from nmtkit.data.ragged import ragged_writer
 from nmtkit.data.store import (
     MAGIC,
     Store,
@@ -60,9 +60,9 @@ def write(path, items, vocab_size=10, sizes=None):
 
 def write_spans(path, cuts=CUTS, block=2, sizes=None):
     for shard, part in enumerate(shards_of(cuts, sizes)):
-        with spans_writer(path, shard) as writer:
+        with spans_writer(path, shard) as add_block:
             while block_of := list(itertools.islice(part, block)):
-                writer.add_block(
+                add_block(
                     bytes(length for cut in block_of for length in cut),
                     [len(cut) for cut in block_of],
                 )
@@ -101,11 +101,11 @@ def test_round_trip(tmp_path, vocab_size, kind, sizes):
 def test_blocks_equal_pairs(tmp_path, vocab_size):
     items = pairs(300, vocab_size)
     write(tmp_path / "a", items, vocab_size)
-    with store_writer(tmp_path / "b", 0, vocab_size) as writer:
+    with store_writer(tmp_path / "b", 0, vocab_size) as add_block:
         for start in range(0, 300, 70):
             sentences = [s for pair in items[start : start + 70] for s in pair]
             flat = np.array([i for s in sentences for i in s], id_type(vocab_size))
-            writer.add_block(flat.tobytes(), [len(s) for s in sentences])
+            add_block(flat.tobytes(), [len(s) for s in sentences])
     for suffix in (".bin", ".idx"):
         one, other = (tmp_path / name / f"00000{suffix}" for name in "ab")
         assert one.read_bytes() == other.read_bytes()
@@ -147,8 +147,8 @@ def test_an_error_leaves_no_files(tmp_path, error):
 
 def test_an_unwritable_folder_is_an_environment_problem(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(EnvironmentProblem):
-        store_writer(tmp_path / "file" / "x", 0, 10)
+    with pytest.raises(EnvironmentProblem), store_writer(tmp_path / "file" / "x", 0, 10):
+        pass
 
 
 def cut(name, size):
@@ -228,8 +228,8 @@ def test_an_id_outside_the_vocabulary_is_named(tmp_path):
 
 def test_a_source_without_a_target_is_damage(tmp_path):
     write(tmp_path, pairs(2, 10))
-    with RaggedWriter(shard_path(tmp_path, 1), MAGIC, 2, 10) as writer:
-        writer.add_block(np.array([2, 2, 2], "<u2").tobytes(), [1, 1, 1])
+    with ragged_writer(shard_path(tmp_path, 1), MAGIC, 2, 10) as add_block:
+        add_block(np.array([2, 2, 2], "<u2").tobytes(), [1, 1, 1])
     assert refused(DataError, "a sentence of a pair", Store, tmp_path).where.endswith("00001.idx")
 
 
@@ -245,8 +245,8 @@ def test_every_way_to_lengths_finds_those_that_are_damaged(tmp_path):
     for way in ways:
         refused(DataError, "damaged", way, Store(tmp_path))
     assert len(Store(tmp_path).shard_lengths(0)[0]) == 2
-    with RaggedWriter(shard_path(tmp_path, 2), MAGIC, 2, 10) as writer:
-        writer.add_block(np.array([2], "<u2").tobytes(), [1, 0])
+    with ragged_writer(shard_path(tmp_path, 2), MAGIC, 2, 10) as add_block:
+        add_block(np.array([2], "<u2").tobytes(), [1, 0])
     refused(DataError, "or its </s>, is missing", Store(tmp_path).shard_lengths, 2)
 
 
@@ -281,11 +281,11 @@ def test_opening_reads_no_lengths(tmp_path, monkeypatch):
     write(tmp_path, pairs(60, 10), sizes=[20] * 3)
     store = Store(tmp_path)
     mapped = []
-    original = ragged.Ragged.__init__
+    original = ragged.map_ragged
     monkeypatch.setattr(
-        ragged.Ragged,
-        "__init__",
-        lambda self, path, *rest: (mapped.append(path.name), original(self, path, *rest))[1],
+        ragged,
+        "map_ragged",
+        lambda path, *rest: (mapped.append(path.name), original(path, *rest))[1],
     )
     assert len(Store(tmp_path)) == 60 and not mapped
     store.shard_lengths(1)

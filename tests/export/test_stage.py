@@ -8,7 +8,7 @@ import shutil
 import sys
 from itertools import count
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 
 import pytest
 from typer.testing import CliRunner
@@ -67,7 +67,7 @@ def without_package(monkeypatch):
 
     monkeypatch.setitem(sys.modules, "ctranslate2", ModuleType("ctranslate2"))
     monkeypatch.setattr(CTranslate2, "save", save)
-    monkeypatch.setattr(CTranslate2, "load", lambda self, folder: SimpleNamespace(label="fast"))
+    monkeypatch.setattr(CTranslate2, "load", lambda self, folder: ("fast", None))
     return saved
 
 

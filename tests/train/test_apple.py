@@ -2,13 +2,12 @@
 
 import contextlib
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from nmtkit.data.padding import tensor
+from nmtkit.data.batches import on_device
 from nmtkit.errors import ConfigError, EnvironmentProblem
 from nmtkit.models import loading
 from nmtkit.nn import embeddings, hardware
@@ -16,7 +15,7 @@ from nmtkit.settings import SearchSettings, TrainSettings
 from nmtkit.train import compiling, deterministic, gradients, loss, ranks
 from nmtkit.train.optimizer import make_optimizer, put_optimizer_tensors
 from nmtkit.translate import beam, forced, methods, sampling, steps
-from nmtkit.translate.prefix import Demand
+from nmtkit.translate.demands import Demand
 from tests.refused import refused
 from tests.train.tiny import metrics, options, trainer
 
@@ -81,7 +80,7 @@ def test_batches_are_not_pinned(monkeypatch):
         raise AssertionError("pinned")
 
     monkeypatch.setattr(torch.Tensor, "pin_memory", refuse)
-    assert tensor(np.arange(3), torch.device("meta")).device.type == "meta"
+    assert on_device(torch.arange(3), "meta").device.type == "meta"
 
 
 class OnMps(nn.Parameter):
