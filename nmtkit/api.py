@@ -35,7 +35,7 @@ from nmtkit.translate import workers
 from nmtkit.translate.demands import LineDemand
 from nmtkit.translate.scorer import ForcedLine, Scorer
 from nmtkit.translate.systems import SystemGroup, choose
-from nmtkit.translate.translator import Translation, Window
+from nmtkit.translate.translator import Translation
 from nmtkit.translate.windows import Boundaries, windowed
 from nmtkit.user_classes import blamed_on
 
@@ -47,7 +47,7 @@ None = every line is a document.
 
 
 _one_thread_at_a_time = threading.RLock()
-"""Held while a system computes: threads share torch's settings, and the graphs of a GPU."""
+"""Held while a system computes, because threads share torch's settings and the graphs of a GPU."""
 
 
 def _new_lock() -> None:
@@ -60,14 +60,14 @@ os.register_at_fork(after_in_child=_new_lock)
 
 
 class NotLines(ConfigError, TypeError):
-    """Raised if an argument is not a list of lines, but for example one string, which Python would
-    treat as a list of letters.
+    """Raised for an argument that is not a list of lines, for example for a single string, which
+    Python would treat as a list of letters.
     """
 
 
 @dataclass(frozen=True)
 class EncodedLine:
-    """A line as a system's encoder reads it: S tokens (</s> last), and their states, a tensor
+    """The output of a system's encoder for a line: S tokens (</s> last), and their states, a tensor
     (S, D) on the CPU.
     """
 
@@ -89,8 +89,8 @@ def load(
     While the system computes, it sets torch's number of threads and precision of matrix products.
     Then it restores them. These changes last until the process ends: denormal numbers count as
     zero, the C allocator has other settings, and after a system on a GPU torch does not use cuDNN's
-    attention (see `nmtkit.nn.hardware.choose`). Systems may be used from several threads, of which
-    one computes at a time.
+    attention (see `nmtkit.nn.hardware.choose`). Several threads may use systems; only one computes
+    at a time.
 
     Args:
         path: a run directory, or a system's folder in it (runs/mine/systems/baseline).
@@ -107,16 +107,10 @@ def load(
         EnvironmentProblem if the device does not exist.
     """
     trust.allow(_lines(allow_code, "allow_code"))
-    arguments: list[tuple[str, Any, Any, str]] = [
-        ("path", path, str | os.PathLike, "a folder"),
-        ("system", system, str | None, "the name of a system"),
-        ("device", device, str, "auto, cpu, cuda or mps"),
-        ("jobs", jobs, Integral, "a whole number"),
-    ]
-    for argument, value, kind, expected in arguments:
-        if not isinstance(value, kind):
-            message = f"expected {expected}, not {type(value).__name__}"
-            raise ConfigError(message, where=argument, hint="see help(nmtkit.load)")
+    _check_type("path", path, str | os.PathLike, "a folder")
+    _check_type("system", system, str | None, "the name of a system")
+    _check_type("device", device, str, "auto, cpu, cuda or mps")
+    _check_type("jobs", jobs, Integral, "a whole number")
     if jobs < 0:
         raise ConfigError(f"{jobs} worker processes", where="jobs", hint="0 = one per core")
     run, name = _find(files.expanded_path(path), system)
@@ -128,8 +122,17 @@ def load(
     return LoadedSystem(choose(run, names, False, search, single=True)[0], picked, jobs or cores())
 
 
+def _check_type(argument: str, value: object, kind: Any, expected: str) -> None:
+    if not isinstance(value, kind):
+        raise ConfigError(
+            f"expected {expected}, not {type(value).__name__}",
+            where=argument,
+            hint="see help(nmtkit.load)",
+        )
+
+
 def _find(path: Path, system: str | None) -> tuple[Run, str | None]:
-    """Return the run at a path, and the name of the system if the path or `system` gives one."""
+    """Return the run at a path, and the name of the system if the path or `system` names one."""
     path = path.absolute()
     run = Run(path)
     if path.parent.name == "systems" and not run.prep.is_dir():
@@ -197,12 +200,12 @@ class LoadedSystem:
         Args:
             lines: (N) raw lines.
             documents: where documents start, for a system that reads context.
-            prefix: (N) what each translation begins with, whole words; "" asks for nothing.
-            constraints: (N) lists of phrases that each translation has; empty phrases do not count.
-                With SentencePiece the last word of a prefix or phrase may go on.
+            prefix: (N) the whole words that each translation begins with; "" = no prefix.
+            constraints: (N) lists of phrases that each translation contains; empty phrases are
+                ignored. With SentencePiece the last word of a prefix or phrase may go on.
         Raises: NotLines for anything but a list of strings; ConfigError if `documents` is an
-            unknown word; DataError for wrong line numbers, or for a
-            prefix or phrase that no translation can have.
+            unknown word; DataError for wrong line numbers, or for a prefix or phrase that no
+            translation can have.
         """
         translations = self.translations(lines, documents, prefix=prefix, constraints=constraints)
         return [translation.text for translation in translations]
@@ -219,14 +222,15 @@ class LoadedSystem:
         True if finished. The arguments are as in `translate`.
         """
         lines = _lines(lines, "lines")
-        beginnings = [""] * len(lines) if prefix is None else _lines(prefix, "prefix")
-        _check_counts(beginnings, lines, "prefixes")
+        prefixes = [""] * len(lines) if prefix is None else _lines(prefix, "prefix")
+        _check_counts(prefixes, lines, "prefixes")
         of_lines = [()] * len(lines) if constraints is None else _items(constraints, "constraints")
         phrases = [tuple(filter(str.strip, _lines(line, "constraints"))) for line in of_lines]
         _check_counts(phrases, lines, "lists of phrases")
-        demands = map(LineDemand, itertools.count(), beginnings, phrases)
+        demands = map(LineDemand, itertools.count(), prefixes, phrases)
         with self._computing():
-            windows = self._windows(self._searches, lines, documents, demands)
+            boundaries = _boundaries(documents, len(lines))
+            windows = self._searches.windows(windowed(lines), boundaries, demands)
             return list(itertools.chain.from_iterable(self._searches.translate_windows(windows)))
 
     def score(
@@ -250,20 +254,13 @@ class LoadedSystem:
         """Return each target's tokens (</s> last) and their log-probabilities; see `score`."""
         src, tgt = _lines(src, "src"), _lines(tgt, "tgt")
         _check_counts(tgt, src, "targets")
-        targets = iter(tgt)
         with self._computing():
-            return [
-                scored
-                for lines, _, in_window, _ in self._windows(self._scores, src, documents)
-                for scored in self._scores.force(
-                    lines, list(itertools.islice(targets, len(lines))), in_window
-                )
-            ]
+            windows = self._scores.windows(windowed(src), _boundaries(documents, len(src)))
+            return list(self._scores.force_windows(windows, iter(tgt)))
 
     def encode(self, src: Sequence[str]) -> list[EncodedLine]:
-        """Return the tokens of each line, and the encoder states that the decoder reads.
-
-        Context is not read here, even if the system reads context elsewhere.
+        """Return the tokens of each line, and the encoder states that the decoder reads. No context
+        is read, even if the system reads context elsewhere.
 
         Args:
             src: (N) raw source lines. No line is cut; a blank line is an empty sentence.
@@ -272,12 +269,7 @@ class LoadedSystem:
         side, vocabulary = self._scores.src_side, self._scores.src_vocab
         subwords = [side.encode(line) for line in _lines(src, "src")]
         ids = [vocabulary.encode(line) for line in subwords]
-        states = self._encoder_states(ids)
-        return [EncodedLine([*line, vocabulary[EOS]], states[i]) for i, line in enumerate(subwords)]
-
-    def _encoder_states(self, ids: list[list[int]]) -> dict[int, Tensor]:
-        """Return index of the source -> encoder states (S, D)."""
-        vectors = {}
+        encoded: dict[int, EncodedLine] = {}
         with self._computing():
             for rows in by_length(list(map(len, ids))):
                 batch = source_batch([ids[i] for i in rows], self.device)
@@ -285,23 +277,24 @@ class LoadedSystem:
                     states = encoder_states(self.model, batch, layer=0)
                 for row, i in enumerate(rows):
                     # Copied outside of inference mode, so that autograd can use the tensor.
-                    vectors[i] = states[row, : len(ids[i])].cpu().clone()
-        return vectors
+                    of_line = states[row, : len(ids[i])].cpu().clone()
+                    encoded[i] = EncodedLine([*subwords[i], vocabulary[EOS]], of_line)
+        return [encoded[i] for i in range(len(ids))]
 
     @cached_property
     def _scores(self) -> Scorer:
-        """The scorer for scores and states; the scorer of the search, if that is float32 too."""
+        """The scorer for scores and states; if the search is float32 too, the search's scorer."""
         return self._scorer(forced=True)
 
     def _scorer(self, forced: bool) -> Scorer:
         products = product_precision_restored()
-        # Ctrl-C at the end of one of torch's blocks without gradients leaves them off.
+        # Ctrl-C at the end of a torch.no_grad block can leave gradients off.
         gradients = torch.set_grad_enabled(torch.is_grad_enabled())
         with blamed_on(), _one_thread_at_a_time, products, gradients, self._current_device():
             machine = self._group.hardware(self.device, forced)
             if not self._loaded:
                 self._matmul = machine.matmul
-            # A scorer that is loaded later uses the same precision of products.
+            # A scorer that is loaded later uses the same precision of matrix products.
             torch.set_float32_matmul_precision(self._matmul)
             if machine.precision not in self._loaded:
                 try:
@@ -341,44 +334,32 @@ class LoadedSystem:
         gpu = self.device.type == "cuda"
         return torch.cuda.device(self.device) if gpu else contextlib.nullcontext()
 
-    def _windows(
-        self,
-        scorer: Scorer,
-        lines: list[str],
-        documents: Starting,
-        demands: Iterator[LineDemand] | None = None,
-    ) -> Iterator[Window]:
-        boundaries = self._boundaries(documents, len(lines))
-        return scorer.windows(windowed(lines), boundaries, demands)
 
-    def _boundaries(self, documents: Starting, count: int) -> Boundaries:
-        """Return where documents start among `count` lines."""
-        if documents is None:
-            return Boundaries()
-        if isinstance(documents, str):
-            if documents != BLANK:
-                raise ConfigError(
-                    f"'{documents}' does not say where documents start",
-                    where="documents",
-                    hint="give 'blank', or line numbers from 0",
-                )
-            return Boundaries(BLANK)
-        starts: list[Any] = list(documents) if isinstance(documents, Iterable) else [None]
-        whole = all(isinstance(start, Integral) for start in starts)
-        if not whole or not are_starts(starts, count):
-            raise DataError(
-                "wrong line numbers of document starts",
+def _boundaries(documents: Starting, count: int) -> Boundaries:
+    """Return where documents start among `count` lines."""
+    if documents is None:
+        return Boundaries()
+    if isinstance(documents, str):
+        if documents != BLANK:
+            raise ConfigError(
+                f"'{documents}' does not say where documents start",
                 where="documents",
-                hint=f"give rising line numbers; the first is 0, all are below {count:,}",
+                hint="give 'blank', or line numbers from 0",
             )
-        return Boundaries(known=Documents(starts, count))
+        return Boundaries(BLANK)
+    starts: list[Any] = list(documents) if isinstance(documents, Iterable) else [None]
+    whole = all(isinstance(start, Integral) for start in starts)
+    if not whole or not are_starts(starts, count):
+        raise DataError(
+            "wrong line numbers of document starts",
+            where="documents",
+            hint=f"give rising line numbers; the first is 0, all are below {count:,}",
+        )
+    return Boundaries(known=Documents(starts, count))
 
 
 def _check_counts(lines: Sequence[object], sources: Sequence[str], name: str) -> None:
-    """Refuse lines if there is not one for each source.
-
-    Raises: DataError.
-    """
+    """Raise DataError unless there is one line for each source."""
     if len(lines) != len(sources):
         raise DataError(
             f"{len(lines):,} {name} for {len(sources):,} sources",
@@ -388,9 +369,9 @@ def _check_counts(lines: Sequence[object], sources: Sequence[str], name: str) ->
 
 
 def _items(values: Iterable[T], argument: str) -> list[T]:
-    """Return what an argument holds for each line.
+    """Return the items of an argument with one item for each line.
 
-    Raises: NotLines for one string, or anything else that is no list.
+    Raises: NotLines for a single string, or anything else that is not a list.
     """
     if isinstance(values, str | bytes) or not isinstance(values, Iterable):
         raise NotLines(
@@ -402,9 +383,9 @@ def _items(values: Iterable[T], argument: str) -> list[T]:
 
 
 def _lines(values: Iterable[str], argument: str) -> list[str]:
-    """Return the lines that an argument holds.
+    """Return the lines of an argument.
 
-    Raises: NotLines for anything else.
+    Raises: NotLines for anything but a list of strings.
     """
     lines = _items(values, argument)
     for number, line in enumerate(lines):

@@ -36,7 +36,7 @@ from nmtkit.settings import SearchSettings, TrainSettings, build, without_unknow
 
 
 class StageCall(Part, frozen=False):
-    """One line of the history of a run: a call of a stage. The stage fills it in as it works."""
+    """One line of the history of a run: a call of a stage. The stage fills in the fields."""
 
     stage: str
     argv: list[str]
@@ -79,7 +79,7 @@ class System:
 
     @property
     def metrics(self) -> Path:
-        """One JSON object a line: training and validation measurements keyed by step."""
+        """Measurements of training and validation, one JSON object a line, keyed by step."""
         return self.path / "metrics.jsonl"
 
     @property
@@ -89,23 +89,23 @@ class System:
 
     @property
     def record(self) -> Path:
-        """When it was made and trained, and its size: a `SystemRecord` (system.json)."""
+        """The `SystemRecord`: times of creation and training, size (system.json)."""
         return self.path / "system.json"
 
     @property
     def replaced(self) -> System:
-        """The earlier system of this name, while a training that begins anew has no checkpoint."""
+        """The earlier system of this name, until a new training has its first checkpoint."""
         return System(self.path.with_name(f".replaced-{self.name}"))
 
     @property
     def _in_command(self) -> str:
-        """Its name in a command, with the option of its run."""
+        """The system's name in a command, with the option of its run."""
         in_run = self.path.parent.name == "systems"  # else a folder that --init-from names
         return self.name + (Run(self.path.parents[1]).needed_option if in_run else "")
 
     @property
     def train_command(self) -> str:
-        """The command that trains it."""
+        """The command that trains the system."""
         return f"nmtkit train --system {self._in_command}"
 
     @property
@@ -115,14 +115,12 @@ class System:
 
     @property
     def made(self) -> int:
-        """When it was made (in ns since 1970): before all systems that were made later."""
+        """When the system was created, in ns since 1970."""
         stored = self.read_record()
         return stored.made if stored else self.config.stat().st_mtime_ns
 
     def read_record(self) -> SystemRecord | None:
-        """Return the record; None if there is none, or, with a warning, if
-        the record is damaged.
-        """
+        """Return the record; None if there is none or, with a warning, if it is damaged."""
         return load_or_warn(SystemRecord, self.record)
 
     def translation(self, set_name: str) -> Path:
@@ -138,8 +136,11 @@ class System:
             naming the file and the key of a bad value of training or search.
         """
         if not self.config.is_file():
-            message = f"system '{self.name}' has not been trained"
-            raise DataError(message, where=self.path, hint=self.train_command)
+            raise DataError(
+                f"system '{self.name}' has not been trained",
+                where=self.path,
+                hint=self.train_command,
+            )
         hint = f"bring the file back from a copy, or {self.train_again}"
         config = load(SystemConfig, self.config, hint)
         build(TrainSettings, without_unknown(TrainSettings, config.train), "train", self.config)
@@ -147,7 +148,7 @@ class System:
         return config
 
     def training(self) -> TrainSettings:
-        """Return the section train of the settings; those of another version are passed over.
+        """Return the section train of the settings, without settings of other versions.
 
         Raises: DataError as `read_config`; ConfigError naming the file and the key of a bad value.
         """
@@ -171,17 +172,17 @@ class Run:
 
     @property
     def option(self) -> str:
-        """The end of a command that is typed for this run: ` --run PATH`."""
+        """The option that names this run at the end of a command: ` --run PATH`."""
         return f" --run {shlex.quote(str(self.path))}"
 
     @property
     def train_first(self) -> str:
-        """The hint for a run without the system that is needed."""
+        """The hint for a run that lacks a system."""
         return f"first: nmtkit train{self.needed_option}"
 
     @property
     def needed_option(self) -> str:
-        """`option`; empty if commands take this run without it."""
+        """`option`; empty if commands use this run by default."""
         default = not os.environ.get("NMTKIT_RUN") and _prepared_last() == self
         return "" if default else self.option
 
@@ -196,7 +197,7 @@ class Run:
         return self.path / "history.jsonl"
 
     def manifest(self) -> Manifest:
-        """Return what was prepared, how, and its fingerprint (prep/manifest.json).
+        """Return the manifest of the prepared corpus (prep/manifest.json).
 
         Raises: DataError if the run was never prepared, or the file is damaged.
         """
@@ -215,7 +216,7 @@ class Run:
         return [s for s in self.manifest().sets if split in (None, s.split)]
 
     def no_test_set(self, hint: str) -> DataError:
-        """Return the error for a command that needs a test set where the corpus has none."""
+        """Return the error for a command that needs a test set if the corpus has none."""
         where = self.prep / "manifest.json"
         return DataError("this run has no test set", where=where, hint=hint)
 
@@ -232,10 +233,13 @@ class Run:
         return sets[name]
 
     def check_text(self, set_name: str) -> None:
-        """Refuse a set whose text the run does not keep, such as the training set."""
+        """Raise ConfigError for a set whose text the run does not keep, like the training set."""
         if not (text := self.source(set_name)).is_file():
-            message = f"the run keeps no text of the set '{set_name}'"
-            raise ConfigError(message, where=text, hint="name a test set or dev with --on")
+            raise ConfigError(
+                f"the run keeps no text of the set '{set_name}'",
+                where=text,
+                hint="name a test set or dev with --on",
+            )
 
     def source(self, set_name: str) -> Path:
         """Return the path of the raw source text of a set."""
@@ -251,19 +255,16 @@ class Run:
 
         Args:
             name: its name.
-            new: True if it is to be trained. Then its name begins with a letter or a digit, and has
+            new: True for a system to be trained. Its name begins with a letter or a digit, and has
                 only letters, digits, '-', '_' and '.'. ('+' joins the names of an ensemble.)
         Raises: ConfigError for a name that is not a plain folder name.
         """
         if not (names.is_new_name if new else names.is_name)(name):
-            message = f"{name!r} cannot name a system"
-            raise ConfigError(message, where="--system", hint=names.HINT)
+            raise ConfigError(f"{name!r} cannot name a system", where="--system", hint=names.HINT)
         return System(self.path / "systems" / name)
 
     def systems(self) -> list[System]:
-        """Return the systems that have a config, in the order in which they were made: the first is
-        the baseline.
-        """
+        """Return the systems that have a config, oldest first. The oldest is the baseline."""
         systems = map(self.system, self.with_file("config.toml"))
         return sorted(systems, key=lambda s: (s.made, s.name))
 
@@ -272,9 +273,9 @@ class Run:
         return [system.name for system in self.systems()]
 
     def with_file(self, name: str) -> dict[str, Path]:
-        """Return the file of each system that has one, by the system's name.
+        """Return system -> path of the file of this name in its folder, where the file exists.
 
-        A folder that has the file, and whose name cannot be a system's, is left out with a warning.
+        A folder whose name cannot be a system's is left out with a warning.
         """
         folder, paths = self.path / "systems", {}
         for path in sorted(folder.glob(f"[!.]*/{glob.escape(name)}")):
@@ -306,7 +307,7 @@ class Run:
         Args:
             stage, device, seed: of the call.
             write: False for the ranks that leave the writing to rank 0.
-        Yields: the line; a stage may set more of its fields.
+        Yields: the line; a stage may set more fields.
         """
         call = StageCall(
             stage=stage,
@@ -347,7 +348,8 @@ def translate_command(name: str, set_name: str) -> str:
 
 
 def choose(folder: Path | None) -> Run:
-    """Return the run in a folder, else the one prepared last under ./runs; tell the user which.
+    """Return the run in a folder; without a folder the run under ./runs that was prepared last. Log
+    its path.
 
     Raises: DataError if there is none.
     """
@@ -375,21 +377,15 @@ def _now() -> str:
 
 @functools.cache
 def code_commit() -> str | None:
-    """Return the commit of nmtkit's checkout, if it runs from one, at the first call: the code that
-    runs is that of then.
+    """Return the commit of nmtkit's checkout, if nmtkit runs from one, at the first call: later
+    commits do not change the running code.
     """
     folder = Path(nmtkit.__file__).parent
     if not (folder.parent / ".git").exists():  # the repository may be of the user's project
         return None
-    try:
-        result = subprocess.run(
-            ["git", "describe", "--always", "--dirty"],
-            cwd=folder,
-            capture_output=True,
-            text=True,
-            timeout=5,
-            check=False,
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return result.stdout.strip() or None
+    command, quiet = ["git", "describe", "--always", "--dirty"], subprocess.DEVNULL
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        return subprocess.check_output(
+            command, cwd=folder, stderr=quiet, text=True, timeout=5
+        ).strip()
+    return None

@@ -87,8 +87,11 @@ def allow(names: Iterable[str], remember: bool = False) -> None:
             try:
                 _remember(_find(module)[0].values())
             except ModuleNotFoundError as error:
-                hint = "its folder must be the current one or on PYTHONPATH"
-                raise ConfigError(str(error), where="--allow-code", hint=hint) from None
+                raise ConfigError(
+                    str(error),
+                    where="--allow-code",
+                    hint="its folder must be the current one or on PYTHONPATH",
+                ) from None
 
 
 def import_module(name: str) -> ModuleType:

@@ -73,8 +73,11 @@ def check_base(cls: Any, base: type, name: str, where: str, guide: str) -> None:
         where, guide: as of `load_class`.
     """
     if not (isinstance(cls, type) and issubclass(cls, base)):
-        message = f"{name} is not a subclass of {base.__module__}.{base.__qualname__}"
-        raise ConfigError(message, where=place_of(cls) or where, hint=f"see {guide}")
+        raise ConfigError(
+            f"{name} is not a subclass of {base.__module__}.{base.__qualname__}",
+            where=place_of(cls) or where,
+            hint=f"see {guide}",
+        )
 
 
 @contextlib.contextmanager
@@ -108,27 +111,39 @@ def fault_of_user(error: BaseException, cls: type | None = None) -> ConfigError 
     if not of_user and (cls is None or cls.__module__.startswith("nmtkit.")):
         return None
     where = of_user[-1] if of_user else place_of(cls)
-    hint = "fix it there (--debug shows the traceback)"
-    return ConfigError(f"your code failed: {_summary(error)}", where=where, hint=hint)
+    return ConfigError(
+        f"your code failed: {_summary(error)}",
+        where=where,
+        hint="fix it there (--debug shows the traceback)",
+    )
 
 
 def _not_imported(name: str, kind: str, where: str, error: Exception) -> ConfigError:
     """Return the error for a module that is missing or that fails."""
     message, module = f"cannot import {kind} '{name}': ", name.partition(":")[0]
     if module.endswith(".py") or not all(map(str.isidentifier, module.split("."))):
-        hint = "name it as Python does, package.module, without folder and .py"
-        return ConfigError(f"{message}'{module}' is no module", where=where, hint=hint)
+        return ConfigError(
+            f"{message}'{module}' is no module",
+            where=where,
+            hint="name it as Python does, package.module, without folder and .py",
+        )
     missing = isinstance(error, ModuleNotFoundError) and error.name
     if missing and f"{module}.".startswith(f"{missing}."):
-        hint = "its folder must be the current one or on PYTHONPATH"
-        return ConfigError(message + str(error), where=where, hint=hint)
+        return ConfigError(
+            message + str(error),
+            where=where,
+            hint="its folder must be the current one or on PYTHONPATH",
+        )
     for frame in reversed(extract_tb(error.__traceback__)):
         if frame.name == "<module>":
             where = f"{frame.filename}, line {frame.lineno}"
     if isinstance(error, SyntaxError) and error.filename:
         where = f"{error.filename}, line {error.lineno}"
-    hint = "its module fails when it is imported: fix it there (--debug shows the traceback)"
-    return ConfigError(message + _summary(error), where=where, hint=hint)
+    return ConfigError(
+        message + _summary(error),
+        where=where,
+        hint="its module fails when it is imported: fix it there (--debug shows the traceback)",
+    )
 
 
 def _summary(error: BaseException) -> str:

@@ -156,7 +156,7 @@ class Reader:
         """Return the translations of the set with the contexts of some documents."""
         lines = list(files.text_lines(self.study.run.source(self.study.set_name)))
         with console.progress(f"{self.name}: context {label}", len(lines)) as self.scorer.done:
-            return [line.text for line in self.scorer.translate_window(lines, None, documents)]
+            return [line.text for line in self.scorer.translate_window(lines, documents=documents)]
 
     def _read(self, store: Store, rows: Ints) -> tuple[Floats, Floats]:
         """Return two arrays with a row for each sentence of the set.

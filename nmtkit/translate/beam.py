@@ -23,9 +23,13 @@ sentence may be searched after its end, which changes nothing.
 Two methods of `Beams` define what a step chooses: `pick` says which tokens may continue a
 hypothesis, `choose` which candidates fill the slots. The subclasses in sampling.py, diverse.py and
 constraints.py replace these methods; the definition of each search is at the top of its file.
-prefix.py forces tokens in all of them.
 
-Legend: B sentences, M of them still searched, K beam, R = M·K rows, V vocabulary, D width.
+A forced prefix works in all of them. If a sentence has a prefix of p tokens, token t ≤ p of every
+hypothesis is token t of the prefix: every other token is impossible there. Nothing else changes, so
+the log-probability of a translation, prefix included, is the model's own.
+
+Legend: B sentences, M of them still searched, K beam, R = M·K rows, R' some of them, V vocabulary,
+D width, P longest prefix.
 """
 
 from __future__ import annotations
@@ -40,6 +44,7 @@ import torch
 from torch import Tensor
 
 from nmtkit.data.batches import Batch
+from nmtkit.data.padding import padded
 from nmtkit.errors import TrainingDiverged
 from nmtkit.models.base import Model
 from nmtkit.nn import cpu
@@ -48,8 +53,8 @@ from nmtkit.nn.linear import inference
 from nmtkit.nn.state import Continued
 from nmtkit.settings import SearchSettings
 from nmtkit.text.vocabulary import BOS, EOS
+from nmtkit.translate.demands import Demand
 from nmtkit.translate.hypotheses import End, NBest, StepLog, length_limit, length_penalty
-from nmtkit.translate.prefix import Demand, ForcedPrefixes
 from nmtkit.translate.step_graphs import StepGraphs, step_graphs
 from nmtkit.translate.steps import Decoders, top_sorted
 
@@ -61,6 +66,8 @@ LOOK = 8
 """Steps between two looks at a GPU. A look costs about the time of one step, and after its end a
 batch is searched for half of these steps in vain. With about 30 steps, 8 costs least: 30/n + n/2.
 """
+NO_TOKEN = -1
+"""Fills the shorter prefixes of a batch up."""
 
 
 def search(
@@ -86,7 +93,7 @@ def search(
     with inference(models):
         beams = beams or Beams(batch, settings)
         # Other methods and forced prefixes need numbers from the host in each step.
-        plain = type(beams) is Beams and beams.forced is None
+        plain = type(beams) is Beams and beams.prefixes is None
         graphs = step_graphs(models, batch.src.device) if plain else None
         unfinished = _search(Decoders(models, batch), beams, leave, graphs)
     results = beams.ranked()
@@ -150,6 +157,7 @@ class Beams:
         demands: what is asked of each translation; None = nothing.
     Attributes:
         sentences: the M sentences.
+        prefixes: (M, P) the forced tokens, then NO_TOKEN; None if no sentence has a prefix.
         live: log-probabilities (M, K), -inf in a slot without a hypothesis; in the first step a
             sentence has one hypothesis.
         slots: (M, 1) the number of slots that no finished hypothesis has taken.
@@ -172,7 +180,10 @@ class Beams:
         self.sentences = np.arange(count)
         self.live = torch.zeros(count, 1, dtype=widest(device), device=device)
         self.slots = torch.full((count, 1), settings.beam, device=device)
-        self.forced = ForcedPrefixes.of(demands or (), device)
+        prefixes = [demand.prefix for demand in demands or ()]
+        self.prefixes: Tensor | None = None
+        if any(prefixes):
+            self.prefixes = torch.from_numpy(padded(prefixes, NO_TOKEN)[0]).to(device)
         self.left = torch.tensor(limits, device=device)[:, None]
         self.step, self.longest = 0, max(limits)
         self.look_every = 1 if cpu.reads_at_once(batch.src) else LOOK
@@ -188,10 +199,12 @@ class Beams:
         return top_sorted(self.allowed(logits, rows), self.settings.beam)
 
     def allowed(self, logits: Tensor, rows: slice) -> Tensor:
-        """Return logits with -inf for tokens that a forced prefix excludes."""
-        if self.forced is None:
+        """Return logits (R', V) with -inf for tokens that a forced prefix excludes."""
+        if self.prefixes is None or self.step >= self.prefixes.shape[1]:
             return logits
-        return self.forced.restrict(logits, rows, self.live.shape[1], self.step)
+        wanted = self.prefixes[:, self.step].repeat_interleave(self.live.shape[1])[rows, None]
+        other = wanted != torch.arange(logits.shape[1], device=self.device)
+        return logits.masked_fill(other & (wanted != NO_TOKEN), -math.inf)
 
     def extend(self, log_probs: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
         """Extend the live hypotheses by the chosen tokens. Hypotheses that end in </s>, or reach
@@ -288,8 +301,8 @@ class Beams:
         self.live, self.slots, self.left = self.live[rows], self.slots[rows], self.left[rows]
         if isinstance(self.chosen, Tensor):
             self.chosen = self.chosen[:, rows]
-        if self.forced is not None:
-            self.forced = self.forced.keep(rows)
+        if self.prefixes is not None:
+            self.prefixes = self.prefixes[rows]
         return rows
 
     def ranked(self) -> list[NBest]:

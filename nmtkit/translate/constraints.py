@@ -23,20 +23,21 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
 
 from nmtkit.data.batches import Batch
+from nmtkit.data.padding import padded
 from nmtkit.settings import SearchSettings
-from nmtkit.text.vocabulary import EOS, PAD
+from nmtkit.text.vocabulary import EOS
 from nmtkit.translate.beam import Beams
+from nmtkit.translate.demands import Demand
 from nmtkit.translate.hypotheses import End, NBest
-from nmtkit.translate.prefix import Demand
 from nmtkit.translate.steps import top_sorted
 
-Missing = dict[tuple[int, ...], int]
+Missing = Counter[tuple[int, ...]]
 """How often each phrase still has to occur; a phrase that has occurred often enough is left out."""
 
 
@@ -60,32 +61,26 @@ class Phrases:
 
     def missing_after(self, ids: Sequence[int], missing: Missing) -> Missing:
         """Return the phrases that tokens lack; without the last token they lacked `missing`."""
-        left = {phrase: count - self._ends_with(ids, phrase) for phrase, count in missing.items()}
-        return {phrase: count for phrase, count in left.items() if count}
+        return missing - Counter(phrase for phrase in missing if self._ends_with(ids, phrase))
+
+    def _begun(self, ids: Sequence[int], missing: Missing) -> Iterator[tuple[tuple[int, ...], int]]:
+        """Yield each missing phrase with the length of each of its beginnings, which may be 0, that
+        tokens end with.
+        """
+        for phrase in missing:
+            for length in range(len(phrase)):
+                if self._ends_with(ids, phrase[:length]):
+                    yield phrase, length
 
     def coverage(self, ids: Sequence[int], missing: Missing) -> int:
         """Return the coverage of tokens that lack these phrases."""
-        covered = sum(
-            len(phrase) * (count - missing.get(phrase, 0)) for phrase, count in self._wanted.items()
-        )
-        begun = (
-            length
-            for phrase in missing
-            for length in range(1, len(phrase))
-            if self._ends_with(ids, phrase[:length])
-        )
-        return covered + max(begun, default=0)
+        occurring = self._wanted - missing
+        covered = sum(len(phrase) * count for phrase, count in occurring.items())
+        return covered + max((length for _, length in self._begun(ids, missing)), default=0)
 
     def continuing(self, ids: Sequence[int], missing: Missing) -> list[int]:
         """Return the tokens that begin, continue or complete a missing phrase."""
-        return sorted(
-            {
-                phrase[length]
-                for phrase in missing
-                for length in range(len(phrase))
-                if self._ends_with(ids, phrase[:length])
-            }
-        )
+        return sorted({phrase[length] for phrase, length in self._begun(ids, missing)})
 
 
 class ConstrainedBeams(Beams):
@@ -96,7 +91,7 @@ class ConstrainedBeams(Beams):
     def __init__(self, batch: Batch, settings: SearchSettings, demands: Sequence[Demand]) -> None:
         super().__init__(batch, settings, demands)
         self._phrases = [Phrases(demand.phrases, demand.unfinished) for demand in demands]
-        self._missing: list[list[Missing]] = [[dict(Counter(d.phrases))] for d in demands]  # (M, K)
+        self._missing = [[Counter(demand.phrases)] for demand in demands]  # (M, K)
         self._incomplete: list[list[End]] = [[] for _ in demands]
         self.look_every = 1  # phrases are sought in the tokens so far
 
@@ -124,16 +119,14 @@ class ConstrainedBeams(Beams):
             self._phrases[sentence].continuing(ids, of_slot)
             for (sentence, _, _), ids, of_slot in zip(places, tokens, missing, strict=True)
         ]
-        most = max(map(len, special))
-        padded = [[*tokens, *[PAD] * (most - len(tokens))] for tokens in special]
-        self._continuing = torch.tensor(padded, dtype=torch.long, device=self.device)
+        self._continuing = torch.from_numpy(padded(special)[0]).to(self.device)
         self._lacking = torch.tensor(list(map(bool, missing)), device=self.device)
 
     def choose(self, tokens: Tensor) -> Tensor:
         """Fill the free slots in rounds; a sentence that lacks no phrase, as in beam search."""
         candidates = self.live
         best = super().choose(tokens)
-        lacking, self._missing = self._missing, [[{}] * best.shape[1] for _ in self._missing]
+        lacking, self._missing = self._missing, [[Counter()] * best.shape[1] for _ in self._missing]
         for row in [row for row, of_slots in enumerate(lacking) if any(of_slots)]:
             filled = self._rounds(row, candidates[row], tokens[row], lacking[row])
             self.live[row], best[row] = -math.inf, 0

@@ -1,4 +1,4 @@
-"""Prefixes and phrases that a user demands of the translation of a line."""
+"""Prefixes and phrases that a user demands of translations."""
 
 from __future__ import annotations
 
@@ -29,6 +29,25 @@ class LineDemand:
     number: int
     prefix: str = ""
     phrases: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Demand:
+    """What the user demands of the translation of a sentence: a line or a piece of it.
+
+    Attributes:
+        key: the numbers of the sentence; its samples are drawn from the seed and the key.
+        prefix: token ids that the translation begins with.
+        phrases: token ids of the phrases that the translation contains.
+        unfinished: ids of subwords that do not end a word; empty without phrases.
+        source: the source text, which an external metric may read.
+    """
+
+    key: tuple[int, ...] = ()
+    prefix: tuple[int, ...] = ()
+    phrases: tuple[tuple[int, ...], ...] = ()
+    unfinished: frozenset[int] = frozenset()
+    source: str = ""
 
 
 def read_demands(

@@ -1,12 +1,12 @@
 """Diverse beam search (Vijayakumar et al. 2016): an n-best list whose translations differ.
 
-The search, exactly. The K slots of a sentence are G groups of K/G slots. Each group is a beam
-search of its own, as at the top of beam.py, without an early end. At each step the groups choose in
-order. A candidate of group g that continues with token v is chosen by log P - λ·c, where c counts
-the hypotheses of earlier groups that chose v at this step (Hamming diversity). The penalty holds
-for the choice of this step alone: hypotheses keep the model's log-probabilities. Equal candidates
-are taken in the order of beam, then log P, then token id. At the end the hypotheses of all groups
-are ranked as those of one beam, each token sequence once. With λ = 0 every group finds the same.
+The search, exactly. The K slots of a sentence are G groups of K/G slots. Each group does its own
+beam search, as defined at the top of beam.py, without an early end. At each step the groups choose
+in order. Group g ranks a candidate that continues with token v by log P - λ·c, where c counts the
+hypotheses of earlier groups that chose v at this step (Hamming diversity). The penalty only affects
+the choice of this step: hypotheses keep the model's log-probabilities. Equal candidates are taken
+in the order of beam, then log P, then token id. At the end the hypotheses of all groups are ranked
+like those of one beam, each token sequence once. With λ = 0 all groups find the same hypotheses.
 
 Legend: M sentences still searched, K beam, G groups, C candidates of a group, V vocabulary.
 """
@@ -22,13 +22,13 @@ from torch import Tensor
 from nmtkit.data.batches import Batch
 from nmtkit.settings import SearchSettings
 from nmtkit.translate.beam import Beams
+from nmtkit.translate.demands import Demand
 from nmtkit.translate.hypotheses import Hypothesis, NBest
-from nmtkit.translate.prefix import Demand
 from nmtkit.translate.steps import top_sorted
 
 
 class DiverseBeams(Beams):
-    """The live hypotheses of M sentences: K = G·K/G slots, group by group.
+    """The live hypotheses of M sentences, in K slots: group by group, K/G slots each.
 
     Args:
         batch: the sources.
@@ -66,12 +66,10 @@ class DiverseBeams(Beams):
         return torch.cat(chosen, 1)
 
     def ranked(self) -> list[NBest]:
-        return [_distinct(hypotheses)[: self._nbest] for hypotheses in super().ranked()]
-
-
-def _distinct(hypotheses: Sequence[Hypothesis]) -> NBest:
-    """Return hypotheses in their order, each token sequence once."""
-    first: dict[tuple[int, ...], Hypothesis] = {}
-    for hypothesis in hypotheses:
-        first.setdefault(tuple(hypothesis.ids), hypothesis)
-    return list(first.values())
+        results = []
+        for hypotheses in super().ranked():
+            distinct: dict[tuple[int, ...], Hypothesis] = {}
+            for hypothesis in hypotheses:  # best first
+                distinct.setdefault(tuple(hypothesis.ids), hypothesis)
+            results.append(list(distinct.values())[: self._nbest])
+        return results

@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor
 
 from nmtkit.data.batches import Batch, source_batch, with_targets
 from nmtkit.models.base import Model
@@ -35,28 +34,22 @@ def forced_scores(models: Sequence[Model], batch: Batch) -> list[list[float]]:
         raise ValueError("forced_scores needs a batch with targets")
     lengths = batch.tgt_lengths
     real = real_positions(lengths, batch.tgt_out.size(1))  # (B, T)
+    targets = batch.tgt_out[real]  # (N)
+    of_models = []
     with inference(models):
-        of_models = [
-            _token_scores(model, batch.tgt_in, batch.tgt_out[real], real, model.encode(batch))
-            for model in models
-        ]
+        for model in models:
+            hidden = model.decode(batch.tgt_in, model.encode(batch))[0][real]  # (N, D)
+            rows = max(1, CHUNK_LOGITS // model.vocabularies.tgt)
+            parts = zip(torch.split(hidden, rows), torch.split(targets, rows), strict=True)
+            chunks = []
+            for part, wanted in parts:
+                logits = wide(model.logits(part))  # (C, V)
+                of_wanted, total = logits.gather(1, wanted[:, None])[:, 0], logits.logsumexp(1)
+                sums = widest(logits.device)
+                chunks.append(of_wanted.to(sums) - total.to(sums))
+            of_models.append(torch.cat(chunks))
         flat = torch.stack(of_models).logsumexp(0) - math.log(len(of_models))
     return [scores.tolist() for scores in torch.split(flat, lengths.tolist())]
-
-
-def _token_scores(
-    model: Model, tgt_in: Tensor, targets: Tensor, real: Tensor, memory: dict[str, object]
-) -> Tensor:
-    """Return the log-probabilities (N) of the N real target tokens, row by row."""
-    hidden = model.decode(tgt_in, memory)[0][real]  # (N, D)
-    rows = max(1, CHUNK_LOGITS // model.vocabularies.tgt)
-    scores = []
-    for part, wanted in zip(torch.split(hidden, rows), torch.split(targets, rows), strict=True):
-        logits = wide(model.logits(part))  # (C, V)
-        of_wanted, total = logits.gather(1, wanted[:, None])[:, 0], logits.logsumexp(1)
-        sums = widest(logits.device)
-        scores.append(of_wanted.to(sums) - total.to(sums))
-    return torch.cat(scores)
 
 
 def pair_batch(

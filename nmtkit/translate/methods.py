@@ -10,9 +10,9 @@ from nmtkit.models.base import Model
 from nmtkit.settings import SearchSettings
 from nmtkit.translate.beam import Beams, search
 from nmtkit.translate.constraints import ConstrainedBeams
+from nmtkit.translate.demands import Demand
 from nmtkit.translate.diverse import DiverseBeams
 from nmtkit.translate.hypotheses import NBest
-from nmtkit.translate.prefix import Demand
 from nmtkit.translate.sampling import Samples
 
 
@@ -34,16 +34,17 @@ def decode(
         cannot search for phrases and there are some.
     """
     count = settings.mbr or settings.nbest
+    changes = {"nbest": count}
     method: type[Beams] = Beams
     if any(demand.phrases for demand in demands):
         refuse_phrases(settings)
         method = ConstrainedBeams
     elif settings.sample:
         method = Samples
-        settings = settings.model_copy(update={"beam": count})
+        changes["beam"] = count
     elif settings.diverse_groups > 1:
         method = DiverseBeams
-    settings = settings.model_copy(update={"nbest": count})
+    settings = settings.model_copy(update=changes)
     return search(models, batch, settings, method(batch, settings, demands), leave)
 
 

@@ -28,7 +28,7 @@ OTHER = "Other ways to choose a translation"
 
 
 def _of_settings(panel: str, **metavars: str | None) -> dict[str, Any]:
-    """Return options that override settings of the search."""
+    """Return options that override search settings: setting -> metavar."""
     options = {}
     for key, metavar in metavars.items():
         setting = SearchSettings.model_fields[key]
@@ -89,8 +89,3 @@ class TranslateOptions(SearchOptions):  # type: ignore[misc]
     device: str = device_option()
     force: bool = option(False, panel=GENERAL)
     """Translate again, even if the translations are up to date."""
-
-    def beside_the_source(self) -> list[tuple[Path, str]]:
-        """Return the files with one line for each source line, each with its option."""
-        keys = ("force_target", "prefix", "constraints")
-        return [(path, flag(key)) for key in keys if (path := getattr(self, key)) is not None]

@@ -34,7 +34,7 @@ from nmtkit.translate.windows import (
 
 WRONG_MARK = {
     MARKER: (
-        "no line was <d>, so that all was one document (--docs blank: blank lines separate"
+        "no line was <d>, so the whole text was one document (--docs blank: blank lines separate"
         " documents)"
     ),
     BLANK: "lines <d> were translated as sentences (--docs marker: they start documents)",
@@ -96,16 +96,12 @@ def print_forced(
     Args:
         spans: of the source lines, if they are known.
     """
-    targets = files.text_lines(target)
-    number = 0
+    targets = itertools.chain.from_iterable(map(boundaries.sentences, file_windows(target)))
     windows = scorer.windows(file_windows(source), boundaries, spans=spans)
     with _progress(scorer, group, source):
-        for lines, known, documents, _ in windows:
-            references = boundaries.sentences(list(itertools.islice(targets, len(lines))))
-            for line in scorer.force(lines, references, documents, known):
-                number += 1
-                record = {"line": number, "log_prob": line.log_prob, **asdict(line)}
-                sys.stdout.write(console.visible(json.dumps(record, ensure_ascii=False)) + "\n")
+        for number, line in enumerate(scorer.force_windows(windows, targets), 1):
+            record = {"line": number, "log_prob": line.log_prob, **asdict(line)}
+            sys.stdout.write(console.visible(json.dumps(record, ensure_ascii=False)) + "\n")
         sys.stdout.flush()
 
 
@@ -136,9 +132,11 @@ def checked_boundaries(scorer: Scorer, source: str, boundaries: Boundaries | Non
             )
         return Boundaries()
     if file and boundaries.mark == MARKER and not any(map(is_marker, files.text_lines(file))):
-        message = "no line of it is <d>, so that all would be one document"
-        hint = "--docs blank if blank lines separate documents; without --docs every line is one"
-        raise DataError(message, where=source, hint=hint)
+        raise DataError(
+            "no line is <d>, so the whole file would be one document",
+            where=source,
+            hint="--docs blank: blank lines separate documents; without --docs every line is one",
+        )
     return boundaries
 
 

@@ -30,8 +30,8 @@ from nmtkit.nn import cpu
 from nmtkit.nn.hardware import widest
 from nmtkit.settings import SearchSettings
 from nmtkit.translate.beam import Beams
+from nmtkit.translate.demands import Demand
 from nmtkit.translate.hypotheses import End, NBest
-from nmtkit.translate.prefix import Demand
 from nmtkit.translate.steps import top_sorted
 
 HEAD = 512
@@ -51,13 +51,14 @@ class Samples(Beams):
 
     def __init__(self, batch: Batch, settings: SearchSettings, demands: Sequence[Demand]) -> None:
         super().__init__(batch, settings, demands)
-        numbers = np.zeros((len(demands), settings.beam, self.longest))
-        for row, demand, limit in zip(numbers, demands, self.left.flatten().tolist(), strict=True):
-            for i, of_sample in enumerate(row):
+        size = len(demands), settings.beam, self.longest
+        numbers = torch.zeros(size, dtype=widest(self.device))  # (M, K, longest)
+        limits = self.left.flatten().tolist()
+        for of_sentence, demand, limit in zip(numbers.numpy(), demands, limits, strict=True):
+            for i, of_sample in enumerate(of_sentence):
                 rng = np.random.default_rng([settings.seed, *demand.key, i])
                 of_sample[:limit] = rng.random(limit)
-        # (M, K, longest)
-        self._numbers = torch.tensor(numbers, dtype=widest(self.device), device=self.device)
+        self._numbers = numbers.to(self.device)
 
     def pick(self, logits: Tensor, rows: slice) -> tuple[Tensor, Tensor]:
         """Draw the next token of each sample; in the first step, K tokens for each sentence."""
@@ -90,12 +91,11 @@ def draw(logits: Tensor, numbers: Tensor, settings: SearchSettings) -> tuple[Ten
         settings: temperature, top_k, top_p.
     Returns: logits and ids of the tokens, (R', n).
     """
-    ids = None
-    values = logits
-    head = settings.top_p < 1 and not settings.top_k and logits.shape[1] > HEAD
-    head = head and cpu.reads_at_once(logits)
-    if settings.top_k or settings.top_p < 1:
-        values, ids = top_sorted(logits, HEAD if head else settings.top_k or logits.shape[1])
+    size, top_k, top_p = logits.shape[1], settings.top_k, settings.top_p
+    head = top_p < 1 and not top_k and size > HEAD and cpu.reads_at_once(logits)
+    values, ids = logits, None
+    if top_k or top_p < 1:
+        values, ids = top_sorted(logits, HEAD if head else top_k or size)
     scaled = values.to(numbers.dtype) / settings.temperature
     if head:  # relative to all tokens, not to the sorted ones alone
         rest = (logits - values[:, :1]) / settings.temperature
@@ -103,15 +103,14 @@ def draw(logits: Tensor, numbers: Tensor, settings: SearchSettings) -> tuple[Ten
     else:
         probabilities = scaled.softmax(-1)
     up_to = probabilities.cumsum(-1)
-    if settings.top_p < 1:
-        outside = up_to - probabilities >= settings.top_p
-        up_to = probabilities.masked_fill(outside, 0).cumsum(-1)
+    if top_p < 1:
+        up_to = probabilities.masked_fill(up_to - probabilities >= top_p, 0).cumsum(-1)
     total = up_to[:, -1:]
     below = torch.minimum(numbers * total, total.nextafter(torch.zeros_like(total)))
     places = torch.searchsorted(up_to, below, right=True).clamp(max=values.shape[1] - 1)
     drawn = values.gather(1, places), places if ids is None else ids.gather(1, places)
-    if head and (lacking := total[:, 0] < settings.top_p).any():
-        every = settings.model_copy(update={"top_k": logits.shape[1]})
+    if head and (lacking := total[:, 0] < top_p).any():
+        every = settings.model_copy(update={"top_k": size})
         for part, whole in zip(drawn, draw(logits[lacking], numbers[lacking], every), strict=True):
             part[lacking] = whole
     return drawn

@@ -5,7 +5,7 @@ would read.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from nmtkit.data.batches import source_batch, with_targets
@@ -20,7 +20,7 @@ from nmtkit.translate.searcher import (
     best_ids,
     without_blank_lines,
 )
-from nmtkit.translate.translator import Translator
+from nmtkit.translate.translator import Translator, Window
 
 MOST_SUBWORDS = 20_000
 """The most subwords of a line that is scored. No line is cut, and the time of attention grows with
@@ -75,6 +75,20 @@ class Scorer(Translator):
             ForcedLine([*line, self.tgt_vocab[EOS]], of_line)
             for line, (of_line,) in zip(tokens, scores, strict=True)
         ]
+
+    def force_windows(
+        self, windows: Iterable[Window], targets: Iterator[str]
+    ) -> Iterator[ForcedLine]:
+        """Score the given translations of the lines of windows.
+
+        Args:
+            windows: of one text.
+            targets: a translation of each line of the text.
+        """
+        for lines, spans, documents, _ in windows:
+            yield from self.force(
+                lines, list(itertools.islice(targets, len(lines))), documents, spans
+            )
 
     def alternatives(
         self,

@@ -24,9 +24,9 @@ from nmtkit.nn.recording import graphs_fit
 from nmtkit.settings import SearchSettings
 from nmtkit.text.vocabulary import EOS
 from nmtkit.translate import workers
+from nmtkit.translate.demands import Demand
 from nmtkit.translate.hypotheses import Hypothesis, NBest
 from nmtkit.translate.methods import decode
-from nmtkit.translate.prefix import Demand
 from nmtkit.translate.risk import PairUtility, distinct, least_risk
 
 Item = TypeVar("Item")
@@ -169,7 +169,7 @@ class Searcher(ABC):
         documents = without_blank_lines(documents, ids)
         rounds = [list(range(len(ids)))]
         if documents is not None and self._reads_targets:
-            rounds = list(documents.rounds(range(len(ids))))
+            rounds = documents.rounds(range(len(ids)))
         context_ids: list[ContextIds] = [(tuple(pieces[0]) if pieces else (), ()) for pieces in ids]
         hypotheses: list[list[NBest]] = [[] for _ in ids]
         lines_per_item = counted * len(ids) / max(1, sum(map(len, ids)))
@@ -180,9 +180,8 @@ class Searcher(ABC):
                 for number, of_piece in enumerate(ids[line]):
                     demand = demands[line][number] if demands else Demand((line, number))
                     pieces.append(Piece(line, of_piece, spans[line], context, demand))
-            for piece, nbest in zip(
-                pieces, self._search_pieces(pieces, lines_per_item), strict=True
-            ):
+            results = self._search_pieces(pieces, lines_per_item)
+            for piece, nbest in zip(pieces, results, strict=True):
                 hypotheses[piece.line].append(nbest)
             if self._reads_targets:
                 for line in lines:

@@ -101,9 +101,11 @@ def translate(run: Run, **values: Any) -> None:
         groups = choose(run, options.systems, options.ensemble, search, single=to_stdout)
         call.systems = [group.name for group in groups]
         if options.metric and not all(group.settings.mbr for group in groups):
-            message = "--metric chooses among candidates, and --mbr sets their number"
-            hint = "add --mbr N, or leave --metric out"
-            raise ConfigError(message, where="--metric", hint=hint)
+            raise ConfigError(
+                "--metric chooses among candidates, and --mbr sets their number",
+                where="--metric",
+                hint="add --mbr N, or leave --metric out",
+            )
         stage = _Stage(run, device, options)
         if to_stdout:
             stage.to_stdout(groups[0], sets, boundaries)
@@ -123,8 +125,9 @@ def _check(run: Run, options: TranslateOptions, sets: list[TextSet]) -> None:
         raise run.no_test_set(hint)
     for text_set in sets:
         run.check_text(text_set.name)
-    for path, name in options.beside_the_source():
-        _check_beside(run, source, sets, path, name)
+    for key in ("force_target", "prefix", "constraints"):
+        if (path := getattr(options, key)) is not None:
+            _check_beside(run, source, sets, path, flag(key))
     if options.force_target is None and source not in (None, "-"):
         for _ in file_windows(str(source)):  # all of it is UTF-8
             pass
@@ -141,11 +144,17 @@ def _check_beside(run: Run, source: str | None, sets: list[TextSet], path: Path,
         name: the option that names `path`.
     """
     if source is None and len(sets) != 1:
-        message = "which set does this file belong to?"
-        raise ConfigError(message, where=name, hint="name it with --on, or name the source file")
+        raise ConfigError(
+            "which set does this file belong to?",
+            where=name,
+            hint="name it with --on, or name the source file",
+        )
     if source == "-":
-        message = f"{name} needs a source that can be read twice"
-        raise ConfigError(message, where="-", hint="put it into a file and name that")
+        raise ConfigError(
+            f"{name} needs a source that can be read twice",
+            where="-",
+            hint="put the text into a file and name the file",
+        )
     files.check_file(path, where=name)
     text = Path(source or run.source(sets[0].name))
     expected, count = (sum(map(len, file_windows(file))) for file in (text, path))
@@ -154,7 +163,7 @@ def _check_beside(run: Run, source: str | None, sets: list[TextSet], path: Path,
         # Targets are as long as their sources; prefixes and constraints are not.
         has_targets = name == flag("force_target") and expected and count
         where = first_odd_pair((text,), (path,)) if has_targets else name
-        raise DataError(message, where=where, hint=f"{name} wants one line for each source line")
+        raise DataError(message, where=where, hint=f"{name} needs one line for each source line")
 
 
 def _boundaries(run: Run, text_set: TextSet) -> Boundaries:
@@ -173,9 +182,8 @@ class _Stage:
 
     def __init__(self, run: Run, device: torch.device, options: TranslateOptions) -> None:
         self.run, self.device, self.options = run, device, options
-        jobs = options.jobs or cores()
-        self.jobs = workers.usable_jobs(device, jobs)
-        self.readers = 1 if device.type == "cpu" else min(jobs, READERS)
+        self.jobs = options.jobs or cores()
+        self.readers = 1 if device.type == "cpu" else min(self.jobs, READERS)
         self._hardware: files.JsonObject = {}
         self.metric = parse(CommandMetric, options.metric) if options.metric else None
 
@@ -189,10 +197,10 @@ class _Stage:
                 why = f"has no layer that {machine.precision} rounds (see nmtkit/models/README.md)"
                 console.say(f"'{group.name}' {why}: it searches in float32")
             machine = replace(machine, precision="float32")
-        values = {**machine.values(), "jobs": self.jobs}
+        values = {**machine.values(), "jobs": scorer.jobs}
         if self._hardware != values:
-            processes = f"; up to {self.jobs} worker processes of one thread each"
-            console.say(machine.describe() + processes * (self.jobs > 1))
+            processes = f"; up to {scorer.jobs} worker processes of one thread each"
+            console.say(machine.describe() + processes * (scorer.jobs > 1))
         self._hardware = values
         if self.metric:
             scorer.utility = external_utility(self.metric)

@@ -1,10 +1,10 @@
 """CUDA graphs of search steps: a GPU repeats the kernels of an earlier step of the same shapes.
 
 The host needs several times as long to start the kernels of a step as a GPU needs to run them. A
-replay starts all of them at once. A step reads and writes tensors that stay in their places; those
-of another batch, or of fewer sentences, are copied there first. The first step of new shapes is
-computed kernel by kernel, which also makes what lasts, like tables of positions. The second one is
-recorded.
+replay starts all of them at once. A recorded step reads and writes fixed tensors, so the tensors of
+another batch, or of fewer sentences, are first copied into them. The first step of new shapes is
+computed kernel by kernel, which also creates lasting tensors such as tables of positions. The
+second step is recorded.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from nmtkit.translate.beam import Search
 
 SHAPES = 256
-"""Shapes with a graph; then all graphs are forgotten."""
+"""The maximum number of graphs. When it is reached, all graphs are forgotten."""
 SHARE = 4
-"""When the tensors that graphs read have one SHARE-th of a GPU's memory, all are forgotten."""
+"""All graphs are forgotten, too, when their inputs take one SHARE-th of the GPU's memory."""
 Key = tuple[Any, ...]
 _graphs: weakref.WeakKeyDictionary[Model, StepGraphs] = weakref.WeakKeyDictionary()
 
@@ -42,9 +42,10 @@ class Recorded:
     """A recorded step.
 
     Attributes:
-        replay: computes it again.
-        inputs: the leaves that it reads and changes (`leaves_of`); numbers are of the recording.
-        counts: what a step adds to each number.
+        replay: computes the step again.
+        inputs: the leaves that the step reads and changes (`leaves_of`); numbers are those of the
+            recording.
+        counts: index of a number in the leaves -> what a step adds to the number.
     """
 
     replay: Callable[[], object]
@@ -53,10 +54,10 @@ class Recorded:
 
 
 def step_graphs(models: Sequence[Model], device: torch.device) -> StepGraphs | None:
-    """Return the graphs of a search with these models; None if it has none.
+    """Return the graphs of a search with these models; None if graphs cannot be used.
 
-    A model that a user has written may count positions on the host: a graph would repeat them. A
-    `capture` sees no replay.
+    A user's model may count positions on the host; a replay would repeat the same positions. A
+    `capture` does not see replays.
     """
     if not recording.graphs_fit(device) or capturing():
         return None
@@ -68,7 +69,7 @@ def step_graphs(models: Sequence[Model], device: torch.device) -> StepGraphs | N
     if models[0] not in _graphs:
         _graphs[models[0]] = StepGraphs(device)
     graphs = _graphs[models[0]]
-    # A graph reads weights at their places, and has the products of its recording.
+    # A graph reads weights at fixed addresses, with the precision of products at its recording.
     narrows = torch.is_autocast_enabled(device.type)
     narrow = torch.get_autocast_dtype(device.type) if narrows else None
     places = tuple(weight.data_ptr() for weight in weights)
@@ -77,12 +78,12 @@ def step_graphs(models: Sequence[Model], device: torch.device) -> StepGraphs | N
 
 
 def forget() -> None:
-    """Give back the memory of all graphs."""
+    """Free the memory of all graphs."""
     _graphs.clear()
 
 
 class StepGraphs:
-    """The recorded steps of the searches with a model, or with several.
+    """The recorded steps of searches with one or several models.
 
     Args:
         device: where the models are.
@@ -103,7 +104,7 @@ class StepGraphs:
         self._size = 0
 
     def serve(self, models: Key) -> None:
-        """Serve these models; graphs of others are forgotten."""
+        """Record and replay steps of these models; graphs of other models are forgotten."""
         if self._served != models:
             self._clear()
             self._served, self._records = models, True
@@ -122,7 +123,7 @@ class StepGraphs:
             leaves = leaves_of(search)
         self._before = key
         if known is None:
-            masks.forget()  # a mask of an earlier batch may be that of an input of a graph
+            masks.forget()  # the mask of an earlier batch may belong to an input of a graph
             search.step()
             return
         _copy(known.inputs, leaves)
@@ -133,7 +134,7 @@ class StepGraphs:
         assign(search, after)
 
     def _record(self, search: Search, key: Key, leaves: list[Any]) -> Recorded | None:
-        """Record a step of a search, whose parts become the inputs of the graph."""
+        """Record a step of a search; the inputs of the graph become the leaves of the search."""
         if len(self._recorded) >= SHAPES or self._size > self._most:
             self._clear()
         otherwise = "no CUDA graph of search steps; the host starts each kernel"
@@ -179,14 +180,16 @@ class StepGraphs:
 
 
 def _kind(leaf: Any) -> Any:
-    """Return what a graph depends on: the shape of a tensor; a number counts steps."""
+    """Return what a graph depends on: shape and type of a tensor. A number counts steps, so only
+    its type matters.
+    """
     if isinstance(leaf, Tensor):
         return leaf.shape, leaf.dtype
     return int if type(leaf) is int else leaf
 
 
 def leaves_of(search: Search) -> list[Any]:
-    """Return the leaves of all that a step reads or changes."""
+    """Return the leaves that a step reads or changes."""
     leaves: list[Any] = []
 
     def noted(leaf: Any) -> Any:
@@ -198,14 +201,14 @@ def leaves_of(search: Search) -> list[Any]:
 
 
 def assign(search: Search, leaves: Sequence[Any]) -> None:
-    """Give a search other leaves."""
+    """Replace the leaves of a search."""
     rest = iter(leaves)
     _replace(search, lambda _: next(rest))
 
 
 def _replace(tree: Any, function: Callable[[Any], Any]) -> Any:
-    """Return a tree with function(leaf) in place of each leaf; an object that names its CHANGING
-    attributes keeps its place, and has these replaced.
+    """Return a tree with function(leaf) in place of each leaf. An object with CHANGING attributes
+    stays, and its attributes are replaced.
     """
     if not hasattr(tree, "CHANGING"):
         return function(tree)
@@ -215,7 +218,7 @@ def _replace(tree: Any, function: Callable[[Any], Any]) -> Any:
 
 
 def _copy(places: Sequence[Any], values: Sequence[Any]) -> None:
-    """Copy values to places, as they are before the first copy."""
+    """Copy values to places. All values are read before the first place is written."""
     pairs = [
         (place, value)
         for place, value in zip(places, values, strict=True)

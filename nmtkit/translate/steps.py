@@ -69,20 +69,28 @@ class Decoders:
             rows = max(1, BLOCK_LOGITS // self._models[0].vocabularies.tgt)
         blocks = zip(*(torch.split(h, rows) for h in hidden), strict=True)
         parts = [
-            picked_tokens(self._logits(block), slice(i * rows, (i + 1) * rows), pick)
+            self._picked(block, slice(i * rows, (i + 1) * rows), pick)
             for i, block in enumerate(blocks)
         ]
         values, ids = zip(*parts, strict=True)
         return torch.cat(values), torch.cat(ids)
 
-    def _logits(self, hidden: Sequence[Tensor]) -> Tensor:
-        """Return the logits (R', V) of each model's hidden (R', D); for an ensemble the logarithm
-        of the mean probabilities, plus a constant.
+    def _picked(self, hidden: Sequence[Tensor], rows: slice, pick: Pick) -> tuple[Tensor, Tensor]:
+        """Return the log-probabilities and the ids (R', k) of the next tokens of some rows.
+
+        Args:
+            hidden: (R', D) of each model.
+            rows: the slice of all rows that they are.
         """
         scores = [exact_logits(m, h) for m, h in zip(self._models, hidden, strict=True)]
-        if len(scores) == 1:
-            return scores[0]
-        return torch.stack([wide(s).log_softmax(-1) for s in scores]).logsumexp(0)
+        logits = scores[0]
+        if len(scores) > 1:  # the logarithm of the mean probabilities, plus a constant
+            logits = torch.stack([s.log_softmax(-1) for s in scores]).logsumexp(0)
+        log_probs = logits.log_softmax(-1)  # one kernel: faster than several passes over all rows
+        logits[:, NEVER] = -math.inf
+        values, ids = pick(logits, rows)
+        log_probs = log_probs.gather(1, ids).masked_fill(values == -math.inf, -math.inf)
+        return log_probs.to(widest(logits.device)), ids
 
     def fix_shapes(self) -> None:
         """Keep the shapes of caches from step to step."""
@@ -102,32 +110,14 @@ def exact_logits(model: Model, hidden: Tensor) -> Tensor:
     because scores are compared with each other.
     """
     if not torch.is_autocast_enabled(hidden.device.type):
-        return model.logits(hidden)
+        return wide(model.logits(hidden))
     with torch.autocast(hidden.device.type, enabled=False):
-        return model.logits(wide(hidden))
+        return wide(model.logits(wide(hidden)))
 
 
 def wide(logits: Tensor) -> Tensor:
     """Return logits of at least 32 bits, for sums over the vocabulary."""
     return logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
-
-
-def picked_tokens(logits: Tensor, rows: slice, pick: Pick) -> tuple[Tensor, Tensor]:
-    """Return the tokens that `pick` picks from each row.
-
-    Args:
-        logits: (R', V); overwritten.
-        rows: the slice of all rows that they are.
-        pick: see `Decoders.step`.
-    Returns: log-probabilities (R', k) in the `widest` type, token ids (R', k).
-    """
-    logits = wide(logits)
-    log_probs = logits.log_softmax(-1)  # one kernel: faster than several passes over all rows
-    logits[:, NEVER] = -math.inf
-    values, ids = pick(logits, rows)
-    return log_probs.gather(1, ids).masked_fill(values == -math.inf, -math.inf).to(
-        widest(logits.device)
-    ), ids
 
 
 def top_sorted(values: Tensor, k: int) -> tuple[Tensor, Tensor]:

@@ -123,13 +123,19 @@ def choose(
     systems = [run.find_system(name) for name in dict.fromkeys(names)] or trained(run)
     if ensemble:
         if len(systems) < 2:
-            message = f"an ensemble needs two systems or more, not {len(systems)}"
-            raise ConfigError(message, where="--ensemble", hint="name them: --system A --system B")
+            raise ConfigError(
+                f"an ensemble needs two systems or more, not {len(systems)}",
+                where="--ensemble",
+                hint="name them: --system A --system B",
+            )
         return [_group(run, systems, search)]
     if single and len(systems) > 1:
         if names:
-            message = f"{len(systems)} systems are named, but only one can be used here"
-            raise ConfigError(message, where="--system", hint="name one, or add --ensemble")
+            raise ConfigError(
+                f"{len(systems)} systems are named, but only one can be used here",
+                where="--system",
+                hint="name one, or add --ensemble",
+            )
         systems = [trained_last(systems)]
         console.say(
             f"translating with '{systems[0].name}', the system trained last (others: --system"
@@ -196,8 +202,11 @@ def search_overrides(options: TranslateOptions) -> dict[str, Any]:
     assigned = settings.parse_set(options.assignments)
     assigned_search = assigned.pop("search", {})
     for section in assigned:
-        message = f"'{section}' settings cannot be changed at translation"
-        raise ConfigError(message, where="--set", hint="only search.… can: --set search.beam=10")
+        raise ConfigError(
+            f"'{section}' settings cannot be changed at translation",
+            where="--set",
+            hint="only search.… can: --set search.beam=10",
+        )
     if options.preset:
         preset = settings.load_preset(options.preset)["search"]
         values |= settings.build(SearchSettings, preset, "search").model_dump()
@@ -205,7 +214,7 @@ def search_overrides(options: TranslateOptions) -> dict[str, Any]:
         sections = settings.load_config(options.config)
         if "search" not in sections:
             hint = "write them below a line [search]"
-            raise ConfigError("no settings of the search in here", options.config, hint)
+            raise ConfigError("the file has no search settings", options.config, hint)
         values |= sections["search"]
     values |= assigned_search
     values |= options.model_dump(include=set(SearchSettings.model_fields), exclude_none=True)

@@ -21,12 +21,11 @@ from nmtkit.parallel import Workers, one_ahead
 from nmtkit.settings import SearchSettings
 from nmtkit.text.side import TextSide
 from nmtkit.text.vocabulary import UNK, Vocabulary, load_vocabularies
-from nmtkit.translate.demands import LineDemand, check_demand, phrase_ids
+from nmtkit.translate.demands import Demand, LineDemand, check_demand, phrase_ids
 from nmtkit.translate.hypotheses import Hypothesis, NBest
 from nmtkit.translate.over_long import cut
-from nmtkit.translate.prefix import Demand
 from nmtkit.translate.searcher import MANY_LINES, Searcher
-from nmtkit.translate.windows import Boundaries, windows_for
+from nmtkit.translate.windows import Boundaries, windowed, windows_for
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -146,10 +145,10 @@ class Translator(Searcher):
         if jobs <= 1 or not sys.platform.startswith("linux"):
             yield
             return
-        make, before = partial(partial, _apply_to_share, self), gc.get_threshold()
+        before = gc.get_threshold()
         gc.set_threshold(OBJECTS)
         try:
-            with contextlib.closing(Workers(make, jobs)) as self._readers:
+            with contextlib.closing(Workers(lambda: self._of_share, jobs)) as self._readers:
                 yield
         finally:
             self._readers = None
@@ -191,18 +190,14 @@ class Translator(Searcher):
         encoded = overlapping((w, self._mapped(Translator._pieces, w.lines)) for w in windows)
         return map(list, overlapping(self._translate(window, list(ids)) for window, ids in encoded))
 
-    def translate_window(
-        self,
-        lines: list[str],
-        spans: Sequence[Sequence[int]] | None = None,
-        documents: Documents | None = None,
-        demands: Sequence[LineDemand] | None = None,
-    ) -> list[Translation]:
-        """Translate a single `Window`.
+    def translate_window(self, lines: list[str], **fields: Any) -> list[Translation]:
+        """Translate a single window.
 
+        Args:
+            lines, fields: of `Window`.
         Raises: DataError if a demand cannot be met.
         """
-        return next(self.translate_windows([Window(lines, spans, documents, demands)]))
+        return next(self.translate_windows([Window(lines, **fields)]))
 
     def _translate(self, window: Window, ids: list[list[list[int]]]) -> Iterator[Translation]:
         """Search a window, and begin to turn its translations into text.
@@ -271,8 +266,14 @@ class Translator(Searcher):
         """
         if self._readers is None or len(items) < MANY_LINES:
             return map(partial(function, self), items)
-        shares = [(function, items[i : i + SHARE]) for i in range(0, len(items), SHARE)]
+        shares = [(function, share) for share in windowed(items, SHARE)]
         return itertools.chain.from_iterable(self._readers.begin(shares))
+
+    def _of_share(
+        self, share: tuple[Callable[[Translator, Item], Result], list[Item]]
+    ) -> list[Result]:
+        function, items = share
+        return [function(self, item) for item in items]
 
     def _pieces(self, line: str) -> list[list[int]]:
         """Return the ids of the pieces of a line, each ending in </s>; none for a blank line."""
@@ -339,10 +340,3 @@ class Translator(Searcher):
                 len(hypotheses[0].ids) + hypotheses[0].finished for hypotheses in pieces
             )
         return Translation(candidates)
-
-
-def _apply_to_share(
-    translator: Translator, share: tuple[Callable[[Translator, Item], Result], list[Item]]
-) -> list[Result]:
-    function, items = share
-    return [function(translator, item) for item in items]

@@ -41,8 +41,10 @@ def file_windows(path: str | Path, size: int = WINDOW) -> Iterator[list[str]]:
     Raises: DataError if the file cannot be read, is not UTF-8, or is a TSV file by its name.
     """
     if files.is_tsv(Path(path)) and Path(path).is_file():
-        message = f"{path} is a TSV file, and lines of text are translated whole"
-        raise DataError(message, hint="decompressed: cut -f1 FILE.tsv | nmtkit translate - …")
+        raise DataError(
+            f"{path} is a TSV file, and lines of text are translated whole",
+            hint="decompressed: cut -f1 FILE.tsv | nmtkit translate - …",
+        )
     return windowed(files.text_lines(Path(path)), size)
 
 

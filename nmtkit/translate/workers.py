@@ -1,7 +1,7 @@
-"""Worker processes for a CPU: one process a core with one thread each, because small products are
-not faster on several threads.
+"""Worker processes on a CPU: one process per core with one thread each, because several threads do
+not make small products faster.
 
-Workers are forked, so they share the loaded model and cost some milliseconds. A forked process must
+Workers are forked, so they share the loaded model and start in milliseconds. A forked process must
 not enter a parallel region of its parent's OpenMP; with one thread it never enters one.
 """
 
@@ -23,8 +23,8 @@ Result = TypeVar("Result")
 
 @contextlib.contextmanager
 def one_thread(device: torch.device) -> Iterator[None]:
-    """Compute with one thread in this process too if it is on a CPU, so that results are the
-    same to the bit for any number of workers.
+    """Use one thread in this process, too, if the device is a CPU, so that results are identical to
+    the bit for any number of workers.
     """
     before = torch.get_num_threads()
     if device.type == "cpu":
@@ -36,25 +36,24 @@ def one_thread(device: torch.device) -> Iterator[None]:
 
 
 def usable_jobs(device: torch.device, jobs: int) -> int:
-    """Return how many of some worker processes a search on a device uses: all, or one.
+    """Return `jobs` if a search on a device can use several worker processes, else 1.
 
-    Outside Linux a fork is not safe, and starting processes anew costs more than it gains. A worker
-    of a multiprocessing pool may not have workers.
+    Outside Linux a fork is not safe, and a new process costs more than it gains. A worker of a
+    multiprocessing pool may not have workers.
     """
     forks = sys.platform.startswith("linux") and not multiprocessing.current_process().daemon
     return jobs if device.type == "cpu" and forks else 1
 
 
 def mapped(function: Callable[[Chunk], Result], chunks: list[Chunk], jobs: int) -> Iterator[Result]:
-    """Apply a function to each chunk, in order, in worker processes where there are several jobs
-    and several chunks.
+    """Apply a function to each chunk, in worker processes if there are several jobs and chunks.
 
     Args:
         function: any callable; it is not pickled.
         chunks: picklable.
-        jobs: the most worker processes; 1 works in this process.
+        jobs: the most worker processes; with 1 this process does the work.
     Returns: the results in the order of the chunks.
-    Raises: what the function raised; EnvironmentProblem if a worker was killed.
+    Raises: the function's error; EnvironmentProblem if a worker was killed.
     """
     jobs = min(len(chunks), usable_jobs(torch.device("cpu"), jobs))
     if jobs <= 1:

@@ -13,9 +13,9 @@ from nmtkit.nn import recording
 from nmtkit.nn.linear import Packable
 from nmtkit.settings import SearchSettings
 from nmtkit.translate import beam
+from nmtkit.translate.demands import Demand
 from nmtkit.translate.forced import forced_scores
 from nmtkit.translate.methods import decode
-from nmtkit.translate.prefix import Demand
 from tests.device import ON_GPU
 from tests.gpu.test_models import build, sentences
 from tests.models.conftest import on_the_device  # noqa: F401

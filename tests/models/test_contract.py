@@ -24,9 +24,9 @@ from nmtkit.settings import SearchSettings, TrainSettings
 from nmtkit.text.vocabulary import BOS, EOS, PAD
 from nmtkit.train.gradients import packed_multiple, seed_everything
 from nmtkit.translate.beam import search
+from nmtkit.translate.demands import Demand
 from nmtkit.translate.forced import forced_scores
 from nmtkit.translate.methods import decode
-from nmtkit.translate.prefix import Demand
 from tests.device import ON_GPU
 from tests.models.cases import LOCAL, TOY
 from tests.models.contract import (

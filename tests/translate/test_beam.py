@@ -35,7 +35,7 @@ def score(length, log_p, alpha):
 
 def slow_search(models, source, o, forced=()):
     """The definition at the top of beam.py, one sentence, Python lists, whole prefixes, and no
-    stopping before the last slot is used; with the forced prefix of prefix.py.
+    stopping before the last slot is used; with a forced prefix.
     """
     limit = max(1, int(o.max_length_a * len(source) + o.max_length_b))
     live, finished, unfinished, slots = [((), 0.0)], [], [], o.beam

@@ -16,9 +16,8 @@ from nmtkit.data.documents import Documents
 from nmtkit.errors import ConfigError, DataError, NmtkitError
 from nmtkit.text.vocabulary import BOS, EOS, PAD
 from nmtkit.translate.beam import search
-from nmtkit.translate.demands import LineDemand
+from nmtkit.translate.demands import Demand, LineDemand
 from nmtkit.translate.methods import decode
-from nmtkit.translate.prefix import Demand
 
 pytestmark = pytest.mark.usefixtures("each_path")
 

@@ -10,8 +10,8 @@ from toy_models import batch_of, of_prefixes, recurrent, sources
 from nmtkit.errors import ConfigError
 from nmtkit.settings import SearchSettings, build
 from nmtkit.text.vocabulary import BOS, EOS, PAD
+from nmtkit.translate.demands import Demand
 from nmtkit.translate.methods import decode
-from nmtkit.translate.prefix import Demand
 
 pytestmark = pytest.mark.usefixtures("each_path")
 

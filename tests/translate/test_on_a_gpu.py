@@ -10,8 +10,8 @@ from nmtkit.nn.linear import Packable, pack
 from nmtkit.settings import SearchSettings
 from nmtkit.translate import beam
 from nmtkit.translate.beam import search
+from nmtkit.translate.demands import Demand
 from nmtkit.translate.methods import decode
-from nmtkit.translate.prefix import Demand
 from nmtkit.translate.steps import Decoders
 from tests.models.contract import Case, batch_for
 from tests.train.test_waits import Lists, Reads, emulate

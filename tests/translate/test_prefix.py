@@ -13,9 +13,8 @@ import nmtkit
 from nmtkit.data.documents import ContextRule, Documents
 from nmtkit.errors import ConfigError, DataError
 from nmtkit.text.vocabulary import EOS
-from nmtkit.translate.demands import LineDemand
+from nmtkit.translate.demands import Demand, LineDemand
 from nmtkit.translate.methods import decode
-from nmtkit.translate.prefix import Demand
 from nmtkit.translate.stage import translate
 
 pytestmark = pytest.mark.usefixtures("each_path")

@@ -18,9 +18,9 @@ from nmtkit.errors import ConfigError, TrainingDiverged
 from nmtkit.settings import SearchSettings, build
 from nmtkit.text.vocabulary import BOS, EOS, PAD
 from nmtkit.translate import sampling
+from nmtkit.translate.demands import Demand
 from nmtkit.translate.forced import forced_scores, pair_batch
 from nmtkit.translate.methods import decode
-from nmtkit.translate.prefix import Demand
 from nmtkit.translate.sampling import draw
 from nmtkit.translate.steps import top_sorted
 

@@ -288,8 +288,8 @@ def test_forced_scores(run, capsys):
 
 def test_forced_scores_of_a_set_read_its_parses(run, monkeypatch):
     (run.prep / "test").mkdir()
-    with spans_writer(run.prep / "test", 0) as writer:
-        writer.add_block(bytes(range(1, 1 + len(LINES))), np.ones(len(LINES), np.int64))
+    with spans_writer(run.prep / "test", 0) as add_block:
+        add_block(bytes(range(1, 1 + len(LINES))), np.ones(len(LINES), np.int64))
     given, force = [], stage.Scorer.force
     monkeypatch.setattr(output, "file_windows", functools.partial(file_windows, size=3))
     monkeypatch.setattr(stage.Scorer, "force", lambda *of: given.extend(of[4]) or force(*of))

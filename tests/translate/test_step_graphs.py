@@ -9,8 +9,8 @@ from nmtkit.nn.capture import capture
 from nmtkit.settings import SearchSettings
 from nmtkit.translate import beam, step_graphs
 from nmtkit.translate.beam import search
+from nmtkit.translate.demands import Demand
 from nmtkit.translate.methods import decode
-from nmtkit.translate.prefix import Demand
 from tests.models.cases import DISTINCT
 from tests.models.contract import Case, batch_for, pairs
 from tests.tape import tapes

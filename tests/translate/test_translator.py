@@ -690,7 +690,7 @@ def test_spans_that_do_not_fit_a_line_are_not_read():
     model.__class__ = Parsed
     translator = make(model)
     lines, spans = ["a b c", "d e"], [[2, 2], [1, 1]]
-    translator.translate_window(lines, spans)
+    translator.translate_window(lines, spans=spans)
     assert model.spans == [[2, 2], [0, 0]]
     assert translator.counts["no_spans"] == 1
     model.spans = None
@@ -892,5 +892,5 @@ def test_a_file_whose_lines_are_not_only_sentences_is_noted(name, text, note, tm
     assert "every line is a document of its own" in said
     assert ("warning" in said) == bool(note) and note in said
     path.write_text("a\n")
-    with pytest.raises(DataError, match="no line of it is <d>"):
+    with pytest.raises(DataError, match="no line is <d>"):
         output.checked_boundaries(scorer, str(path), Boundaries("marker"))
