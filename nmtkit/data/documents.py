@@ -160,20 +160,14 @@ class Documents:
             return list(readable[max(document.start, place.start - rule.size) : place.start])
         if rule.kind == "next":
             return list(readable[place.stop : min(document.stop, place.stop + rule.size)])
-        return self._drawn_context(sentence, rule, document, place)
-
-    def _drawn_context(
-        self, sentence: int, rule: ContextRule, document: range, place: range
-    ) -> list[int]:
-        """Return sentences drawn from the document; for a foreign context from all others."""
         # Draw from the places of `pool` outside the gap.
         pool, gap = document, place
         if rule.kind == "foreign":
-            pool, gap = range(len(self._readable)), document
+            pool, gap = range(len(readable)), document
         number = self._before + bisect_left(self._readable_starts, self.bounds(sentence)[0])
         drawn = _draw(len(pool) - len(gap), rule, number, place.start - document.start)
         # Drawn places from the start of the gap on move after its end.
-        return [self._readable[i + len(gap) * (i >= gap.start)] for i in (pool[k] for k in drawn)]
+        return [readable[i + len(gap) * (i >= gap.start)] for i in (pool[k] for k in drawn)]
 
     def _places(self, sentence: int) -> tuple[range, range]:
         """Return the places of a sentence's document and of the sentence among the readable

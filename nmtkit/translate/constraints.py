@@ -24,6 +24,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -41,23 +42,23 @@ Missing = Counter[tuple[int, ...]]
 """How often each phrase still has to occur; a phrase that has occurred often enough is left out."""
 
 
+@dataclass(frozen=True)
 class Phrases:
     """The phrases of a sentence.
 
-    Args:
-        phrases: token ids, each phrase as often as it must occur.
+    Attributes:
+        wanted: token ids of each phrase -> how often it must occur.
         unfinished: ids of subwords that do not end a word.
     """
 
-    def __init__(self, phrases: Sequence[tuple[int, ...]], unfinished: frozenset[int]) -> None:
-        self._wanted = Counter(phrases)
-        self._unfinished = unfinished
+    wanted: Counter[tuple[int, ...]]
+    unfinished: frozenset[int]
 
     def _ends_with(self, ids: Sequence[int], tokens: tuple[int, ...]) -> bool:
         start = len(ids) - len(tokens)
         if start < 0 or tuple(ids[start:]) != tokens:
             return False
-        return not start or ids[start - 1] not in self._unfinished
+        return not start or ids[start - 1] not in self.unfinished
 
     def missing_after(self, ids: Sequence[int], missing: Missing) -> Missing:
         """Return the phrases that tokens lack; without the last token they lacked `missing`."""
@@ -74,7 +75,7 @@ class Phrases:
 
     def coverage(self, ids: Sequence[int], missing: Missing) -> int:
         """Return the coverage of tokens that lack these phrases."""
-        occurring = self._wanted - missing
+        occurring = self.wanted - missing
         covered = sum(len(phrase) * count for phrase, count in occurring.items())
         return covered + max((length for _, length in self._begun(ids, missing)), default=0)
 
@@ -90,8 +91,8 @@ class ConstrainedBeams(Beams):
 
     def __init__(self, batch: Batch, settings: SearchSettings, demands: Sequence[Demand]) -> None:
         super().__init__(batch, settings, demands)
-        self._phrases = [Phrases(demand.phrases, demand.unfinished) for demand in demands]
-        self._missing = [[Counter(demand.phrases)] for demand in demands]  # (M, K)
+        self._phrases = [Phrases(Counter(d.phrases), d.unfinished) for d in demands]
+        self._missing = [[phrases.wanted] for phrases in self._phrases]  # (M, K)
         self._incomplete: list[list[End]] = [[] for _ in demands]
         self.look_every = 1  # phrases are sought in the tokens so far
 

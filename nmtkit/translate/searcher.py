@@ -17,7 +17,7 @@ from nmtkit import console
 from nmtkit.data.batch_lists import longest_first
 from nmtkit.data.batches import source_batch
 from nmtkit.data.context import Context, contexts
-from nmtkit.data.documents import ContextRule, Documents
+from nmtkit.data.documents import Documents
 from nmtkit.errors import ConfigError
 from nmtkit.models.base import Model
 from nmtkit.nn.recording import graphs_fit
@@ -119,6 +119,7 @@ class Searcher(ABC):
         utility: of minimum Bayes risk; None = chrF.
         context_rule: which lines of a document the models read as context; None = no context.
         counts: no_context (lines without the context that a model reads).
+    Raises: ConfigError if the models read different contexts.
     """
 
     def __init__(
@@ -136,7 +137,15 @@ class Searcher(ABC):
         self._reads_spans = any(model.reads_spans for model in self.models)
         rounds = not any(model.reads_batch_length for model in self.models)
         self._replayed = rounds and graphs_fit(self.device)
-        self.context_rule = _one_rule(self.models)
+        rules = {model.context_rule for model in self.models} - {None}
+        if len(rules) > 1:
+            raise ConfigError(
+                "the systems of an ensemble read different contexts",
+                where="--ensemble",
+                hint="name systems that read the same sentences in the same form (see"
+                " model.context, model.context_size, model.side)",
+            )
+        self.context_rule = rules.pop() if rules else None
         self.counts: Counter[str] = Counter()
 
     @abstractmethod
@@ -314,16 +323,3 @@ def best_ids(pieces: list[NBest]) -> tuple[int, ...]:
     </s> alone.
     """
     return (*(pieces[0][0].ids if pieces else ()), EOS)
-
-
-def _one_rule(models: Sequence[Model]) -> ContextRule | None:
-    rules = {model.context_rule for model in models} - {None}
-    if len(rules) > 1:
-        hint = (
-            "name systems that read the same sentences in the same form (see model.context,"
-            " model.context_size, model.side)"
-        )
-        raise ConfigError(
-            "the systems of an ensemble read different contexts", where="--ensemble", hint=hint
-        )
-    return rules.pop() if rules else None

@@ -151,13 +151,14 @@ def trained(run: Run) -> list[System]:
 
     Raises: DataError if there is none.
     """
-    begun = run.system_names()
-    systems = [s for s in map(run.system, begun) if checkpoints.candidates(s.checkpoints)]
+    begun = run.systems()
+    systems = [s for s in begun if checkpoints.candidates(s.checkpoints)]
     if not systems:
-        if begun and checkpoints.was_trained(first := run.system(begun[0])):
-            raise checkpoints.lost(first)
+        if begun and checkpoints.was_trained(begun[0]):
+            raise checkpoints.lost(begun[0])
         missing = "has a checkpoint yet" if begun else "has been trained in this run"
-        hint = " --system ".join(["nmtkit train", *begun[:1]]) + run.needed_option
+        command = f"nmtkit train --system {begun[0].name}" if begun else "nmtkit train"
+        hint = command + run.needed_option
         raise DataError(f"no system {missing}", where=run.path / "systems", hint=hint)
     return systems
 

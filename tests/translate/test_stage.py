@@ -353,7 +353,7 @@ def test_search_settings_from_weakest_to_strongest(tmp_path):
         ({"assignments": ["search.beam=x"]}, ConfigError, "bad value for 'search.beam'"),
         ({"preset": "smal"}, ConfigError, "unknown preset 'smal'"),
         ({"config": Path("missing.toml")}, ConfigError, "cannot read the settings file"),
-        ({"config": Path("other.toml")}, ConfigError, "no settings of the search in here"),
+        ({"config": Path("other.toml")}, ConfigError, "the file has no search settings"),
         ({"device": "gpu"}, ConfigError, "unknown device"),
         ({"force_target": Path("missing.txt"), "set_names": ["test"]}, DataError, "no such file"),
     ],
