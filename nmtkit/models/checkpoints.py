@@ -74,13 +74,16 @@ def save(
             manifest.write(new / MANIFEST)
             _set_damaged_aside(final)
     except OSError as error:
-        message = f"cannot write checkpoint {final.name}: {error.strerror or error}"
-        raise EnvironmentProblem(message, where=folder, hint=hint) from error
+        raise EnvironmentProblem(
+            f"cannot write checkpoint {final.name}: {error.strerror or error}",
+            where=folder,
+            hint=hint,
+        ) from error
     return final
 
 
 def write_tensors(path: Path, tensors: Tensors) -> None:
-    """Write tensors into a file of safetensors, with the mode of the user's other files.
+    """Write a safetensors file, with the permissions of the user's other files.
 
     Raises: OSError.
     """
@@ -89,11 +92,11 @@ def write_tensors(path: Path, tensors: Tensors) -> None:
     plain = {key: t.detach().cpu().contiguous() for key, t in tensors.items()}
     try:
         save_file(plain, path, {"format": "pt"})
-    except SafetensorError as error:  # it has the error's number in its text alone
-        if not (found := re.search(r"os error (\d+)", str(error))):
+    except SafetensorError as error:  # only its text has the error's number
+        number = re.search(r"os error (\d+)", str(error))
+        if number is None:
             raise OSError(str(error)) from error
-        number = int(found[1])
-        raise OSError(number, os.strerror(number)) from error
+        raise OSError(int(number[1]), os.strerror(int(number[1]))) from error
     files.give_usual_mode(path)
 
 
@@ -133,20 +136,30 @@ def read_manifest(path: Path) -> CheckpointManifest:
         format.
     """
     if path.is_file() or path.suffix in PICKLES:
-        message = f"not a checkpoint folder of nmtkit: {path}"
-        raise CheckpointError(message, hint=_hint(path))
+        raise CheckpointError(
+            f"not a checkpoint folder of nmtkit: {path}",
+            hint=_hint(path),
+        )
     try:
         manifest = load(CheckpointManifest, path / MANIFEST)
     except DataError as error:
-        message = f"incomplete checkpoint: {MANIFEST} cannot be read ({error.message})"
-        hint = _hint(*path.glob("*"))
-        raise CheckpointError(message, where=path / MANIFEST, hint=hint) from None
+        raise CheckpointError(
+            f"incomplete checkpoint: {MANIFEST} cannot be read ({error.message})",
+            where=path / MANIFEST,
+            hint=_hint(*path.glob("*")),
+        ) from None
     for name, facts in manifest.files.items():
-        actual = (path / name).stat().st_size if (path / name).is_file() else None
-        if actual != facts.bytes:
-            sizes = f"has {actual} bytes instead of {facts.bytes}"
-            problem = f"{name} {'is missing' if actual is None else sizes}"
-            raise CheckpointError(f"truncated checkpoint: {problem}", where=path, hint=AGAIN)
+        problem = ""
+        if not (path / name).is_file():
+            problem = "is missing"
+        elif (actual := (path / name).stat().st_size) != facts.bytes:
+            problem = f"has {actual} bytes instead of {facts.bytes}"
+        if problem:
+            raise CheckpointError(
+                f"truncated checkpoint: {name} {problem}",
+                where=path,
+                hint=AGAIN,
+            )
     return manifest
 
 
@@ -166,8 +179,11 @@ def _verify(path: Path, *names: str) -> None:
     facts = read_manifest(path).files
     for name in names or facts:
         if name not in facts or files.sha256(path / name) != facts[name].sha256:
-            message = f"damaged checkpoint: {name} does not have the hash of its manifest"
-            raise CheckpointError(message, where=path, hint=AGAIN)
+            raise CheckpointError(
+                f"damaged checkpoint: {name} does not have the hash of its manifest",
+                where=path,
+                hint=AGAIN,
+            )
 
 
 def _read_tensors(path: Path) -> dict[str, Tensor]:
@@ -180,11 +196,13 @@ def _read_tensors(path: Path) -> dict[str, Tensor]:
     try:
         return load_file(path)
     except (SafetensorError, OSError, ValueError) as error:
-        if "could not determine the shape" in str(error):  # torch's error in place of a signal's
+        if "could not determine the shape" in str(error):  # torch hides an interrupt this way
             raise KeyboardInterrupt from None
-        message = f"{path.name} is not a safetensors file: {error}"
-        hint = AGAIN if isinstance(error, OSError) else PICKLED.format(path.name)
-        raise CheckpointError(message, where=path.parent, hint=hint) from None
+        raise CheckpointError(
+            f"{path.name} is not a safetensors file: {error}",
+            where=path.parent,
+            hint=AGAIN if isinstance(error, OSError) else PICKLED.format(path.name),
+        ) from None
 
 
 def load_weights(path: Path, checked: bool = False) -> dict[str, Tensor]:
@@ -204,7 +222,7 @@ def load_weights(path: Path, checked: bool = False) -> dict[str, Tensor]:
 
 
 def load_training(path: Path, record: type[R]) -> tuple[dict[str, Tensor], dict[str, Tensor], R]:
-    """Return weights, optimiser tensors and the state (a `record`), to continue a training.
+    """Return weights, optimiser tensors and the state (of type `record`), to resume a training.
 
     Raises: CheckpointError if a file is damaged.
     """
@@ -239,33 +257,34 @@ def choose(system: System, average: int | None = None) -> list[Path]:
         average: 1 = only the best checkpoint (by best.json; without it the newest); k = the last k
             that are `train.checkpoint_every` updates apart, oldest first; None = the system's
             setting search.average.
-    Returns: checkpoints whose weights have the hash of their manifest; a warning names damaged
-        checkpoints. Fewer than k, with a warning, if there are no more; the best checkpoint if
-        there are not two at multiples of `train.checkpoint_every` updates.
+    Returns: checkpoints whose weights have the hash of their manifest. A warning names damaged
+        checkpoints. Another warns if there are fewer than k; if there are not two that are
+        `train.checkpoint_every` updates apart, only the best checkpoint is returned.
     Raises: CheckpointError if no checkpoint is valid; DataError if best.json is damaged, or the
         checkpoints of a trained system are gone.
     """
-    average = _average(system, average)
+    average = average or system.searching().average
     paths = _selected(system, average, lambda path: _passes(_verify, path, WEIGHTS))
     if not paths:
-        message = f"system '{system.name}' has no checkpoint yet"
-        hint = f"first: {system.train_command}"
         if candidates(system.checkpoints):
-            message = f"no valid checkpoint of '{system.name}'"
-            hint = system.train_again
+            message, hint = f"no valid checkpoint of '{system.name}'", system.train_again
         elif was_trained(system):
             raise lost(system)
+        else:
+            message = f"system '{system.name}' has no checkpoint yet"
+            hint = f"first: {system.train_command}"
         raise CheckpointError(message, where=system.checkpoints, hint=hint)
     if len(paths) < average:
-        number = counted(len(paths), "checkpoint")
         console.warn(
-            f"system '{system.name}' has {number} to average, not {average}; "
-            "train.keep_checkpoints says how many are kept, "
-            "train.checkpoint_every how far they are apart"
+            f"system '{system.name}' has {counted(len(paths), 'checkpoint')} to average, not"
+            f" {average}; train.keep_checkpoints says how many are kept,"
+            " train.checkpoint_every how far they are apart"
         )
     elif average == 1 and (best := _named_best(system)) not in (None, paths[0]):
-        missing = f"the best checkpoint {best.name} is missing or damaged"
-        console.warn(f"{missing}; taking the newest, {paths[0].name}")
+        console.warn(
+            f"the best checkpoint {best.name} is missing or damaged; taking the newest,"
+            f" {paths[0].name}"
+        )
     return paths
 
 
@@ -292,13 +311,12 @@ def lost(system: System) -> DataError:
 def current(system: System, average: int | None = None) -> dict[str, str]:
     """Return the `digests` of the checkpoints that `choose` would return; {} if there are none.
 
-    The function reads no weights, so damaged ones are not noticed. It serves to find out if a
-    stored result is up to date.
+    Tells if a stored result is up to date. It reads no weights and does not notice damaged ones.
     """
     if not system.config.is_file():
         return {}
     try:
-        average = _average(system, average)
+        average = average or system.searching().average
         return digests(_selected(system, average, lambda path: _passes(read_manifest, path)))
     except NmtkitError as error:
         console.warn_once(f"{error.where or system.path}: {error.message}")
@@ -318,7 +336,8 @@ def outdated(run: Run, translation: TranslationMeta) -> bool:
     used: dict[str, dict[str, str]] = {}
     for checkpoint in translation.checkpoints:
         used.setdefault(checkpoint.system, {})[checkpoint.name] = checkpoint.sha256
-    # In an ensemble each system has averaged as its own settings say, or all as the first.
+    # In an ensemble each system averaged as many checkpoints as its own settings say, or as the
+    # settings of the translation say.
     averages = {translation.settings.get("average"), *[None] * (len(used) - 1)}
     return any(
         all(now and now != each for now in (current(run.system(name), n) for n in averages))
@@ -329,10 +348,6 @@ def outdated(run: Run, translation: TranslationMeta) -> bool:
 def digests(paths: Sequence[Path]) -> dict[str, str]:
     """Return the SHA-256 of the weights of each checkpoint, by the name of its folder."""
     return {path.name: read_manifest(path).files[WEIGHTS].sha256 for path in paths}
-
-
-def _average(system: System, average: int | None) -> int:
-    return system.searching().average if average is None else average
 
 
 def _selected(system: System, average: int, usable: Callable[[Path], bool]) -> list[Path]:
@@ -390,12 +405,12 @@ def clean(folder: Path) -> None:
     The caller holds the system's lock.
     """
     files.check_place(folder)
-    left = {kind: f"{files.UNFINISHED}{kind}-" for kind in ("tmp", "old")}
-    for path in folder.glob(f"{left['old']}step-*"):
-        final = folder / "-".join(path.name.removeprefix(left["old"]).split("-")[:2])
-        if (path / MANIFEST).is_file() and not final.exists():
-            os.replace(path, final)
     for kind, state in (("tmp", "half-written"), ("old", "half-removed")):
-        for path in folder.glob(f"{left[kind]}step-*"):
-            console.say(f"removing {path.name}, left {state} by a process that was stopped")
-            _remove(path)
+        start = f"{files.UNFINISHED}{kind}-"
+        for path in folder.glob(f"{start}step-*"):
+            final = folder / "-".join(path.name.removeprefix(start).split("-")[:2])
+            if kind == "old" and (path / MANIFEST).is_file() and not final.exists():
+                os.replace(path, final)
+            else:
+                console.say(f"removing {path.name}, left {state} by a process that was stopped")
+                _remove(path)

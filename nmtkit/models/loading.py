@@ -65,8 +65,11 @@ def build_untrained(run: Run, system: System) -> Model:
         hint = error.hint or "where it was trained there was one"
         hint += f"; or leave this system out: {alternatives}" if alternatives else ""
         named = "" if error.where == "--variant" else f" ({error.where})"
-        message = f"system '{system.name}': {error.message}"
-        raise ConfigError(message, where=f"{system.config}{named}", hint=hint) from error
+        raise ConfigError(
+            f"system '{system.name}': {error.message}",
+            where=f"{system.config}{named}",
+            hint=hint,
+        ) from error
     values = settings.complete(schema, config.model)
     return build_model(config.variant, values, vocabulary_sizes(run), system.config)
 
@@ -77,26 +80,26 @@ def check_vocabulary(path: Path, run: Run) -> None:
     Raises: CheckpointError naming the file that differs.
     """
     recorded, current = read_manifest(path).vocabulary, vocabulary_hashes(run)
-    if recorded == of_ids(recorded):  # written when codes and truecasers were not recorded yet
-        current = of_ids(current)
-    differing = sorted({name for name, _ in recorded.items() ^ current.items()})
+    differing = sorted(name for name, _ in recorded.items() ^ current.items())
     if differing:
         cause = "was trained on text that was cut into tokens otherwise"
         if of_ids(recorded) != of_ids(current):
             cause = "is of another vocabulary"
-        message = f"the checkpoint {cause}: {differing[-1]} differs"  # vocab.txt is last
-        hint = f"the run {run.path} was prepared anew; {TRAIN_AGAIN}"
-        raise CheckpointError(message, where=path / MANIFEST, hint=hint)
+        raise CheckpointError(
+            f"the checkpoint {cause}: {differing[-1]} differs",  # vocab.txt is last
+            where=path / MANIFEST,
+            hint=f"the run {run.path} was prepared anew; {TRAIN_AGAIN}",
+        )
 
 
 def vocabulary_sizes(run: Run) -> Vocabularies:
-    """Return what a model must know of a run's vocabularies."""
+    """Return the sizes of a run's vocabularies."""
     src, tgt = load_vocabularies(run.prep)
     return Vocabularies(len(src), len(tgt), src is tgt)
 
 
 def vocabulary_hashes(run: Run) -> dict[str, str]:
-    """Return the SHA-256 of a run's files that lead from text to ids: tokens, subwords, case."""
+    """Return the SHA-256 of a run's files that turn text into ids: vocabularies, subwords, case."""
     patterns = ("vocab*.txt", *TEXT_FILES)
     paths = [path for pattern in patterns for path in sorted(run.prep.glob(pattern))]
     return {path.name: files.sha256(path) for path in paths}
@@ -121,8 +124,11 @@ def average(paths: Sequence[Path]) -> dict[str, Tensor]:
     for path in paths:
         weights = load_weights(path, checked=True)
         if last and _shapes(weights) != _shapes(last):
-            hint = "average checkpoints of one system"
-            raise CheckpointError("not a checkpoint of the same model", where=path, hint=hint)
+            raise CheckpointError(
+                "not a checkpoint of the same model",
+                where=path,
+                hint="average checkpoints of one system",
+            )
         wide = {name: t.double() for name, t in weights.items() if t.is_floating_point()}
         sums = {name: sums[name] + t for name, t in wide.items()} if sums else wide
         last = weights
@@ -143,9 +149,7 @@ def weights_of(model: torch.nn.Module) -> dict[str, Tensor]:
 
 
 def first_names(model: torch.nn.Module) -> dict[str, str]:
-    """Return every name of a model's parameters, and the one that `weights_of` gives the same
-    parameter.
-    """
+    """Return, for every name of a model's parameters, the name that `weights_of` gives to it."""
     owners: dict[int, str] = {}
     every = model.named_parameters(remove_duplicate=False)
     return {name: owners.setdefault(id(parameter), name) for name, parameter in every}
@@ -165,7 +169,10 @@ def put_weights(model: torch.nn.Module, weights: Mapping[str, Tensor], where: An
             problem = f"{tuple(weights[name].shape)} instead of {tuple(targets[name].shape)}"
         else:
             continue
-        message = f"the checkpoint is of another model: {name} is {problem}"
-        raise CheckpointError(message, where=where, hint=AGAIN)
+        raise CheckpointError(
+            f"the checkpoint is of another model: {name} is {problem}",
+            where=where,
+            hint=AGAIN,
+        )
     for name, tensor in targets.items():
         tensor.copy_(weights[name])
