@@ -4,8 +4,7 @@
         model.decode(tgt_in, model.encode(batch))
     seen["decoder.0.cross"]   # a list of tensors, one a call
 
-A pass outside `capture` pays one comparison a site. What sites are called, so that analyses find
-them in any model:
+Outside `capture` a site costs one comparison. Analyses find sites in any model by their names:
 
     encoder.0.attention       the first number is the layer, from 0
     NAME.local, NAME.global   groups of heads of one attention: to summaries of neighbourhoods, and

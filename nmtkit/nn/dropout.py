@@ -1,4 +1,4 @@
-"""Dropout with random numbers of its own for each micro-batch: a resumed training repeats them."""
+"""Dropout whose random numbers begin anew in each micro-batch: a resumed training repeats them."""
 
 from __future__ import annotations
 

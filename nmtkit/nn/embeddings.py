@@ -49,9 +49,9 @@ def sinusoids(length: int, width: int) -> Tensor:
 
 
 class Embedder(nn.Module):
-    """The inputs of a stack: Dropout(√D · E[id] + position), the sum normalised if wanted.
+    """The inputs of a stack: Dropout(√D · E[id] + position), with an optional layer norm.
 
-    The table of sinusoids grows on demand; it is no parameter and in no checkpoint.
+    The table of sinusoids grows on demand. It is no parameter, and no checkpoint has it.
 
     Args:
         table: the embedding, which several embedders may share.

@@ -24,9 +24,9 @@ _kernels: ModuleType | None = None
 
 
 def load_kernels(device: torch.device) -> str:
-    """Load the kernels for trainings on a device, if there are some for it.
+    """Load the kernels for trainings on a device, if it can have kernels.
 
-    Returns: why they do not work on this machine, if they should; else "".
+    Returns: the reason if they fail on this machine, otherwise "".
     """
     global _kernels
     if not _has_kernels(device):
@@ -102,7 +102,7 @@ def row_attention(
 
 @functools.cache
 def _few_queries(device: torch.device) -> ModuleType | None:
-    """Return the kernel of a search's steps; None if a device has none, or if it does not work."""
+    """Return the kernel of the steps of a search; None if it does not work on a device."""
     if not _has_kernels(device):
         return None
     try:
@@ -122,14 +122,12 @@ def search_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Te
         q: (B, H, T, C); k, v: (B, H, S, C).
         mask: (B, 1 or T, S), numbers to add to scores; None = none.
     """
-    if q.device.type == "cpu" or torch.is_grad_enabled() or torch.compiler.is_compiling():
-        return None
-    if mask is not None and mask.dim() == 4:  # it differs by head
+    by_head = mask is not None and mask.dim() == 4
+    compiling = torch.compiler.is_compiling()
+    if q.device.type == "cpu" or torch.is_grad_enabled() or compiling or by_head:
         return None
     kernel = _few_queries(q.device)
-    if kernel is None or not kernel.fits(q, k, v):
-        return None
-    return kernel.attend(q, k, v, mask)
+    return kernel.attend(q, k, v, mask) if kernel and kernel.fits(q, k, v) else None
 
 
 def affine(
@@ -175,10 +173,10 @@ def residual_norm(x: Tensor, y: Tensor, norm: nn.LayerNorm, p: float) -> Tensor 
 def low_precision_norm(x: Tensor, norm: nn.LayerNorm) -> Tensor | None:
     """Return LN(x) in 16 bits, (…, D), for products under autocast."""
     kernels = _for(x)
-    rounded = None if kernels is None else _narrow_type(x)
-    if kernels is None or rounded is None or not _plain(norm) or not kernels.norm.fits(x):
+    narrow = _narrow_type(x) if kernels else None
+    if kernels is None or narrow is None or not _plain(norm) or not kernels.norm.fits(x):
         return None
-    return kernels.norm.residual_norm(x, None, norm, 0.0, False, rounded)[1]
+    return kernels.norm.residual_norm(x, None, norm, 0.0, False, narrow)[1]
 
 
 def _plain(norm: nn.LayerNorm) -> bool:
@@ -189,8 +187,7 @@ def _plain(norm: nn.LayerNorm) -> bool:
 
 def with_low_precision_copy(x: Tensor) -> Tensor:
     """Return x with a copy of 16 bits, if several products under autocast read x."""
-    learns = _in_training(x) is not None
-    kind = _narrow_type(x) if learns else None  # tensors of a search have no versions
+    kind = _narrow_type(x) if _in_training(x) else None  # tensors of a search have no versions
     if kind not in (None, x.dtype):
         x.in_16_bits = x.to(kind), x._version  # type: ignore[attr-defined]
     return x

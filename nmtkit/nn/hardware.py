@@ -51,7 +51,7 @@ class Hardware:
     """True if the C allocator keeps big blocks."""
 
     def brief(self) -> str:
-        """Return device and precision for the terminal."""
+        """Return the device and the precision, for the terminal."""
         return f"device {self.device} ({self.name}), {self.precision}"
 
     def describe(self) -> str:
@@ -77,20 +77,32 @@ def pick_device(wanted: str) -> torch.device:
     Raises: ConfigError for any other text; EnvironmentProblem if there is no such GPU.
     """
     if not re.fullmatch(r"auto|cpu|cuda(:\d+)?|mps", wanted):
-        hint = "auto, cpu, cuda or mps"
-        raise ConfigError(f"unknown device '{wanted}'", where="--device", hint=hint)
+        raise ConfigError(
+            f"unknown device '{wanted}'",
+            where="--device",
+            hint="auto, cpu, cuda or mps",
+        )
     if wanted == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if wanted == "mps" and not torch.backends.mps.is_available():
-        hint = f"this machine has: {', '.join(['cpu', *['cuda'] * torch.cuda.is_available()])}"
-        raise EnvironmentProblem("no Apple GPU here", where="--device mps", hint=hint)
+        raise EnvironmentProblem(
+            "no Apple GPU here",
+            where="--device mps",
+            hint=f"this machine has: {', '.join(['cpu', *['cuda'] * torch.cuda.is_available()])}",
+        )
     if wanted.startswith("cuda") and not torch.cuda.is_available():
-        hint = "leave --device out, or install a torch build with CUDA"
-        raise EnvironmentProblem("no CUDA device here", where=f"--device {wanted}", hint=hint)
+        raise EnvironmentProblem(
+            "no CUDA device here",
+            where=f"--device {wanted}",
+            hint="leave --device out, or install a torch build with CUDA",
+        )
     number = int(wanted.partition(":")[2] or 0)
     if number and number >= torch.cuda.device_count():
-        message = f"no GPU {number} here: there are {torch.cuda.device_count()}"
-        raise EnvironmentProblem(message, where=f"--device {wanted}", hint="count from 0")
+        raise EnvironmentProblem(
+            f"no GPU {number} here: there are {torch.cuda.device_count()}",
+            where=f"--device {wanted}",
+            hint="count from 0",
+        )
     return torch.device(wanted)
 
 
@@ -114,9 +126,11 @@ def choose(
     picked = pick_device(device)
     on_cpu = picked.type == "cpu"
     if picked.type == "mps" and precision not in {"auto", "float32"}:
-        message = f"an Apple GPU computes in float32 here, not in {precision}"
-        raise ConfigError(message, where="precision", hint="leave the precision out")
-    name = _name(picked)
+        raise ConfigError(
+            f"an Apple GPU computes in float32 here, not in {precision}",
+            where="precision",
+            hint="leave the precision out",
+        )
     # Adam's moments of rare words shrink to denormal numbers, with which a CPU is very slow.
     torch.set_flush_denormal(True)
     keeps_blocks = on_cpu and cpu.keep_big_blocks()
@@ -131,7 +145,7 @@ def choose(
         torch.cuda.set_device(picked)  # kernels of Triton and graphs are of the current device
     return Hardware(
         picked.type,
-        name,
+        _name(picked),
         torch.get_num_threads(),
         _fastest(picked, width) if precision == "auto" else precision,
         matmul,
@@ -140,7 +154,7 @@ def choose(
 
 
 def _float32_path() -> str:
-    """Return this CPU's path in cpus.toml, or highest if the path is not exact with this torch."""
+    """Return the path of cpus.toml for this CPU, or highest if that path is not exact here."""
     path = _cpu_facts()[0]
     return path if path == "highest" or _is_float32(path) else "highest"
 
@@ -175,12 +189,12 @@ def widest(device: torch.device) -> torch.dtype:
 def _cpu_facts() -> tuple[str, bool]:
     """Return the path of float32 products on this CPU, and True if bfloat16 is faster.
 
-    The first row of cpus.toml that fits decides.
+    The first entry of cpus.toml that fits decides; the last one fits every CPU.
     """
-    flags = set((_cpu_info("flags") or _cpu_info("Features")).split())
+    flags = {*(_cpu_info("flags") or _cpu_info("Features")).split()}
     maker = _cpu_info("vendor_id")
     rows = (row for row in _CPUS if row.get("maker", maker) == maker and flags >= {*row["flags"]})
-    row = next(rows)  # the last row fits every CPU
+    row = next(rows)
     return row["matmul"], row["bfloat16"]
 
 

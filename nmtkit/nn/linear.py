@@ -33,44 +33,46 @@ def pack(model: nn.Module, precision: Precision = "float32") -> None:
             (see `inference`).
     """
     packed: dict[tuple[int, str], cpu.Packed | None] = {}  # layers may share weights
-    for module in model.modules():
-        weight = getattr(module, "weight", None)
-        if not isinstance(module, Packable) or not isinstance(weight, Tensor):
+    for layer in _packable([model]):
+        weight = layer.weight
+        if weight.dtype != torch.float32:
             continue
-        if weight.dtype == torch.float32:
-            if weight.device.type != "cpu":
-                module.narrow = NARROW.get(precision)
-                if isinstance(module, Linear):
-                    module.keep_copies(module.narrow)
-            key = id(weight), precision if _is_rounded(module, precision) else "float32"
-            if key not in packed:
-                packed[key] = cpu.pack(weight.detach(), key[1])
-            module.packed = packed[key]
+        if weight.device.type != "cpu":
+            layer.narrow = NARROW.get(precision)
+            if isinstance(layer, Linear):
+                layer.keep_copies(layer.narrow)
+        key = id(weight), precision if _is_rounded(layer, precision) else "float32"
+        if key not in packed:
+            packed[key] = cpu.pack(weight.detach(), key[1])
+        layer.packed = packed[key]
 
 
 def rounds(models: Sequence[nn.Module], precision: Precision) -> bool:
     """True if `pack` rounds the weights of a layer of these models."""
-    modules = [module for model in models for module in model.modules()]
-    return any(_is_rounded(m, precision) or getattr(m, "narrow", None) for m in modules)
+    return any(_is_rounded(x, precision) or x.narrow is not None for x in _packable(models))
 
 
-def _is_rounded(module: nn.Module, precision: Precision) -> bool:
+def _packable(models: Sequence[nn.Module]) -> list[Packable]:
+    return [m for model in models for m in model.modules() if isinstance(m, Packable)]
+
+
+def _is_rounded(layer: Packable, precision: Precision) -> bool:
     """True if a precision below float32 on a CPU rounds the weights of a layer."""
-    weight = getattr(module, "weight", None)
-    kind = {"int8": Packable, "bfloat16": Linear}.get(precision, ())
-    return isinstance(module, kind) and isinstance(weight, Tensor) and min(weight.shape) >= WIDE
+    kinds = {"int8": Packable, "bfloat16": Linear}
+    return isinstance(layer, kinds.get(precision, ())) and min(layer.weight.shape) >= WIDE
 
 
 @contextlib.contextmanager
 def product_precision_restored() -> Iterator[None]:
-    """Restore how torch multiplies float32 at the end, in whichever of torch's two ways it was set.
-
-    Once `torch.backends.cuda.matmul.fp32_precision` is set, the older function cannot read it.
+    """Restore torch's precision of float32 products at the end, whether it was set by torch's newer
+    settings or by its older function, which cannot read the newer ones.
     """
     backends: Any = torch.backends
-    parts: list[Any] = [getattr(part, "matmul", None) for part in (backends.cuda, backends.mkldnn)]
-    newer = [part for part in parts if hasattr(part, "fp32_precision")]
-    values = [b.fp32_precision for b in newer]
+    newer: dict[Any, Any] = {}
+    for part in (backends.cuda, backends.mkldnn):
+        matmul: Any = getattr(part, "matmul", None)
+        if hasattr(matmul, "fp32_precision"):
+            newer[matmul] = matmul.fp32_precision
     older: str | None = None
     with contextlib.suppress(RuntimeError):
         older = torch.get_float32_matmul_precision()
@@ -79,8 +81,8 @@ def product_precision_restored() -> Iterator[None]:
     finally:
         if older is not None:
             torch.set_float32_matmul_precision(older)  # which sets the newer ones, too
-        for backend, value in zip(newer, values, strict=True):
-            backend.fp32_precision = value
+        for matmul, value in newer.items():
+            matmul.fp32_precision = value
 
 
 @contextlib.contextmanager
@@ -88,26 +90,26 @@ def inference(models: Sequence[nn.Module]) -> Iterator[None]:
     """Decode with these models: no gradients, torch's default path for what is not packed, and on
     a GPU products of the precision of `pack`.
 
-    The default path is for small batched products, which oneDNN would copy, and compile anew for
-    every shape.
+    The default path serves small batched products. oneDNN would copy their factors, and compile a
+    product anew for every shape.
     """
-    modules = [m for model in models for m in model.modules() if isinstance(m, Packable)]
-    narrow = next((m for m in modules if m.narrow is not None), None)
-    weight = None if narrow is None else next(narrow.parameters())
+    layers = _packable(models)
+    narrow = next((layer for layer in layers if layer.narrow is not None), None)
     with contextlib.ExitStack() as stack:
         stack.enter_context(product_precision_restored())
-        if any(module.packed is not None for module in modules):
+        if any(layer.packed is not None for layer in layers):
             torch.set_float32_matmul_precision("highest")
         stack.enter_context(torch.inference_mode())
-        if narrow is not None and weight is not None:
-            # It rounds a weight once: this serves a whole batch.
-            stack.enter_context(torch.autocast(weight.device.type, narrow.narrow))
+        if narrow is not None:
+            # autocast rounds a weight once, for a whole batch.
+            stack.enter_context(torch.autocast(narrow.weight.device.type, narrow.narrow))
         yield
 
 
 class Packable(nn.Module):
     """A module whose `weight` (out, in) `pack` may lay out anew."""
 
+    weight: Tensor
     packed: cpu.Packed | None = None
     """The weights as `pack` has laid them out."""
     narrow: torch.dtype | None = None

@@ -1,7 +1,7 @@
-"""The recording of CUDA graphs: the kernels of a computation, which a replay starts all at once.
+"""Record CUDA graphs: the kernels of a computation, which a replay starts all at once.
 
-A replay makes the same numbers, dropout included, because a graph draws from the seed that the
-generator has then.
+A replay computes the same numbers as the kernels one by one. Dropout does too: a graph draws from
+the seed that the generator has at the replay.
 """
 
 from __future__ import annotations
@@ -23,6 +23,9 @@ from nmtkit.errors import first_line, is_out_of_memory
 from nmtkit.nn import masks, private
 from nmtkit.nn.dropout import forget_seeds
 
+Recording = tuple[Callable[[], object], Tensor]
+"""A function that computes again, and the tensor that then holds the result."""
+
 
 def graphs_fit(device: torch.device) -> bool:
     """True if a device has CUDA graphs."""
@@ -41,14 +44,8 @@ class Pool:
         self.has_graphs = False
 
 
-def record(
-    compute: Callable[[], Tensor], pool: Pool | None = None
-) -> tuple[Callable[[], object], Tensor]:
-    """Record a computation in a graph, whose memory is of the pool.
-
-    Returns: what computes again; the tensor that holds the result then.
-    """
-    pool = pool or Pool()
+def record(compute: Callable[[], Tensor], pool: Pool) -> Recording:
+    """Record a computation in a graph with memory of the pool."""
     try:
         recorded = _record_once(compute, pool.id)
         pool.has_graphs = True
@@ -63,7 +60,7 @@ def record(
         raise
 
 
-def _record_once(compute: Callable[[], Tensor], memory: Any) -> tuple[Callable[[], object], Tensor]:
+def _record_once(compute: Callable[[], Tensor], memory: Any) -> Recording:
     device = torch.device("cuda", torch.cuda.current_device())
     graph, stream = torch.cuda.CUDAGraph(), _stream(device)
     stream.wait_stream(torch.cuda.current_stream())
@@ -92,7 +89,7 @@ def without_collector() -> Iterator[None]:
 
 @functools.cache
 def _stream(device: torch.device) -> torch.cuda.Stream:
-    """Return the stream of all recordings: memory of a pool is reused in one stream alone."""
+    """Return the stream of all recordings: the memory of a pool is only reused in one stream."""
     return torch.cuda.Stream(device)
 
 
@@ -107,9 +104,7 @@ class OutOfMemory(Exception):
     """Memory does not hold a graph beside the earlier ones."""
 
 
-def try_to_record(
-    compute: Callable[[], Tensor], pool: Pool, otherwise: str
-) -> tuple[Callable[[], object], Tensor] | None:
+def try_to_record(compute: Callable[[], Tensor], pool: Pool, otherwise: str) -> Recording | None:
     """Return what `record` returns; if it fails, warn and return None.
 
     Args:

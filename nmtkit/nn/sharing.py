@@ -45,22 +45,30 @@ def share_parameters(layers: Sequence[nn.Module], distinct: int, share: Share) -
         order is chosen and no layers share.
     """
     if not distinct and share != "cycle-rev":
-        message, hint = "no layers share parameters", "--set model.distinct_layers=M, too"
-        raise ConfigError(message, where="model.share", hint=hint)
+        raise ConfigError(
+            "no layers share parameters",
+            where="model.share",
+            hint="--set model.distinct_layers=M, too",
+        )
     if not distinct or not layers:
         return
     if distinct > len(layers):
-        message = f"{len(layers)} layers cannot use {distinct} distinct ones"
-        hint = "make model.distinct_layers smaller, or add layers to both stacks"
-        raise ConfigError(message, where="model.distinct_layers", hint=hint)
+        raise ConfigError(
+            f"{len(layers)} layers cannot use {distinct} distinct ones",
+            where="model.distinct_layers",
+            hint="make model.distinct_layers smaller, or add layers to both stacks",
+        )
     owners: dict[int, int] = {}
     for index, layer in enumerate(layers):
         number = distinct_layer(index, len(layers), distinct, share)
         owner = owners.setdefault(number, index)
         if not _use_parameters(layer, layers[owner]):
-            message = f"layers {owner + 1} and {index + 1} differ and cannot share parameters"
-            hint = "another model.share or model.distinct_layers, or the same kind of layer in both"
-            raise ConfigError(message, where="model.distinct_layers, model.share", hint=hint)
+            raise ConfigError(
+                f"layers {owner + 1} and {index + 1} differ and cannot share parameters",
+                where="model.distinct_layers, model.share",
+                hint="another model.share or model.distinct_layers, or the same kind of layer in"
+                " both",
+            )
 
 
 def _use_parameters(module: nn.Module, owner: nn.Module) -> bool:

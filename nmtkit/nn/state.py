@@ -1,4 +1,4 @@
-"""Memories and states of models, whatever a model stores in them: select rows, replace tensors."""
+"""Select rows and replace tensors in memories and states, whatever a model stores in them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Continued:
-    """Rows of which each continues a row of its own sentence: nothing moves between sentences.
+    """Rows that each continue a row of the same sentence: nothing moves between sentences.
 
     Attributes:
         rows: int64 (R'), as many for each sentence that stays.

@@ -1,5 +1,6 @@
-"""Presets, a TOML file each: all settings of a paper, or of a size. Their names are known
-without the settings' schema, which takes long to load.
+"""Presets: a TOML file each, with all settings of a paper or of a size.
+
+This module does not import the schema of the settings, which takes long to load.
 """
 
 from __future__ import annotations
@@ -8,14 +9,11 @@ from importlib import resources
 
 
 def preset_names() -> list[str]:
-    """Names of the presets that come with nmtkit."""
-    return sorted(
-        p.name.removesuffix(".toml")
-        for p in resources.files(__name__).iterdir()
-        if p.name.endswith(".toml")
-    )
+    """Return the names of the presets, sorted."""
+    names = (path.name for path in resources.files(__name__).iterdir())
+    return sorted(name.removesuffix(".toml") for name in names if name.endswith(".toml"))
 
 
 def preset_text(name: str) -> str:
-    """A preset's file."""
+    """Return the text of a preset's file."""
     return resources.files(__name__).joinpath(f"{name}.toml").read_text("utf-8")

@@ -78,7 +78,7 @@ class _Scores(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
         inputs = q, keys, v = ctx.saved_tensors
         sentences, length, width = keys.shape
         dq, dkeys = torch.empty_like(q), torch.empty_like(keys)

@@ -104,7 +104,7 @@ class _Biased(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, d_out: Tensor) -> Any:
         out = ctx.saved_tensors[0] if ctx.sigmoid else None
         return *_gradients(d_out, out, ctx.dtype, ctx.sigmoid), None
 
@@ -130,7 +130,7 @@ class _ReLU(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, d_out: Tensor) -> Any:
         x, weight, out = ctx.saved_tensors
         dy, d_bias = _gradients(d_out, out, ctx.dtype)
         return dy @ weight, dy.t() @ x, d_bias, None

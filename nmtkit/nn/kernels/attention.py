@@ -22,6 +22,12 @@ GPUs have.
 """
 
 
+def _context_memory(q: Tensor) -> tuple[Tensor, Tensor]:
+    """Return memory for the results of `_attention` of q (T, H, C)."""
+    sums = q.new_empty((q.size(1), q.size(0)), dtype=torch.float32)
+    return torch.empty_like(q, memory_format=torch.contiguous_format), sums
+
+
 @torch.library.custom_op(
     "nmtkit::row_attention",
     mutates_args=(),
@@ -46,7 +52,7 @@ def _attention(
         seed: of the dropout.
     """
     cells, _, _, key_offsets = places
-    out, sums = _empty(q), _sums(q)
+    out, sums = _context_memory(q)
     values = (out, sums, cells, key_offsets, seed, lengths[0])
     _launch(forward, q, (q, k, v), values, causal, p)
     return out, sums
@@ -54,7 +60,7 @@ def _attention(
 
 @_attention.register_fake
 def _(q: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
-    return _empty(q), _sums(q)
+    return _context_memory(q)
 
 
 @torch.library.custom_op(
@@ -124,14 +130,6 @@ def _backward(ctx: Any, d_out: Tensor, _: Tensor) -> tuple[Any, ...]:
 _attention.register_autograd(_backward, setup_context=_keep)
 
 
-def _empty(x: Tensor) -> Tensor:
-    return torch.empty_like(x, memory_format=torch.contiguous_format)
-
-
-def _sums(q: Tensor) -> Tensor:
-    return q.new_empty((q.size(1), q.size(0)), dtype=torch.float32)
-
-
 def _launch(
     kernel: Any,
     blocks_of: Tensor,
@@ -175,7 +173,7 @@ class _Parts(torch.autograd.Function):
         return x.unbind(2)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
         first = gradients[0]
         shape = (*first.shape[:2], len(gradients), *first.shape[2:])
         strides = torch.empty(shape, device="meta").stride()

@@ -162,7 +162,7 @@ class _Gates(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
         x, p, h = ctx.saved_tensors
         dx, dp, dh = x.new_empty(x.shape), torch.empty_like(p), torch.empty_like(h)
         _start(_gates_backward, x, h, p, h, *(g.contiguous() for g in gradients), dx, dp, dh)
@@ -194,7 +194,7 @@ class _NextState(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *gradients: Tensor | None) -> Any:
         x, p, h, *more = ctx.saved_tensors
         results = [value.new_empty(value.shape) for value in (x, p, h, *more)]
         of_state = (None if g is None else g.contiguous() for g in gradients)

@@ -127,9 +127,7 @@ class _ResidualNorm(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(
-        ctx: Any, d_out: Tensor | None, d_narrow: Tensor | None
-    ) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, d_out: Tensor | None, d_narrow: Tensor | None) -> Any:
         x, y, weight, means, scales, seed = ctx.saved_tensors
         d_out, d_narrow = (g if g is None else g.contiguous() for g in (d_out, d_narrow))
         rows, options = _options(x, y, ctx.p, d_out, d_narrow)
