@@ -156,7 +156,11 @@ class RNNSearch(RecurrentModel):
         if capturing() and "states" in memory:
             context = torch.matmul(alpha, memory["states"].to(alpha.dtype))  # (B, K·T, 2H)
             record(f"{SITE}_context", context.view(*tgt_in.shape, -1))
-        hidden = self._readout(words, states, alpha, memory["to_readout"])
+        # The readout: the maximum of pairs of units, projected (R, T, E).
+        source = memory["to_readout"]
+        units = self.maxout(torch.cat([words.to(source.dtype), states.to(source.dtype)], dim=-1))
+        units = units + torch.matmul(alpha, source).view(units.shape)
+        hidden = self.readout_dropout(self.readout(torch.maximum(*units.chunk(2, dim=-1))))
         return hidden, None if state is None else {"s": last}
 
     @eager
@@ -184,16 +188,3 @@ class RNNSearch(RecurrentModel):
                 if t < times or further:
                     s = step(x_t + context(weights[-1]).view(x_t.shape), s)
         return torch.stack(states, dim=1), torch.stack(weights, dim=2).flatten(1, 2), s
-
-    def _readout(self, words: Tensor, states: Tensor, alpha: Tensor, source: Tensor) -> Tensor:
-        """Return what the output layer reads (R, T, E): the maximum of pairs of units, projected.
-
-        Args:
-            words: (R, T, E).
-            states: that the words meet (R, T, H).
-            alpha: (B, K·T, S).
-            source: `to_readout` (B, S, H).
-        """
-        units = self.maxout(torch.cat([words.to(source.dtype), states.to(source.dtype)], dim=-1))
-        units = units + torch.matmul(alpha, source).view(units.shape)
-        return self.readout_dropout(self.readout(torch.maximum(*units.chunk(2, dim=-1))))

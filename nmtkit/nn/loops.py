@@ -73,20 +73,17 @@ class LoopProduct:
         matrix, bias = self._matrix, self._bias
         x = gpu.low_precision_copy(x).to(matrix.dtype)
         if torch.is_grad_enabled() and matrix.requires_grad:
-            # The bias of this use takes the gradient of y to `_Uses`.
-            number, bias = self._next_use(x.size(-2))
+            if self._uses is None:
+                rows, times = x.size(-2), self._times
+                times = [rows] * times if isinstance(times, int) else times
+                self._uses = enumerate(_Uses.apply(self._inputs, times, matrix, bias))
+            # The next use with this number of rows: its bias takes the gradient of y to `_Uses`.
+            number, bias = next(use for use in self._uses if use[1].size(-2) == x.size(-2))
             self._inputs[number] = x.detach()
             matrix = matrix.detach()
         if bias is None:
             return torch.matmul(x, matrix)
         return torch.addmm(bias, x, matrix) if x.dim() == 2 else torch.baddbmm(bias, x, matrix)
-
-    def _next_use(self, rows: int) -> tuple[int, Tensor]:
-        """Return the number and the bias (…, R, out) of the next use with this number of rows."""
-        if self._uses is None:
-            times = [rows] * self._times if isinstance(self._times, int) else self._times
-            self._uses = enumerate(_Uses.apply(self._inputs, times, self._matrix, self._bias))
-        return next(use for use in self._uses if use[1].size(-2) == rows)
 
 
 class _Uses(torch.autograd.Function):

@@ -1,7 +1,7 @@
-"""Gated recurrent cells, and their run over padded sentences in one direction or in both.
+"""Gated recurrent cells, and a layer that reads padded sentences in one direction or in both.
 
-All that does not depend on the state is computed for all steps together, before the loop over time;
-inside it there are only products with the state and element-wise work.
+Products of the inputs are computed for all steps together, before the loop over time. The loop only
+computes products of the state and element-wise work.
 
 Legend: B sentences, S source length, R rows, E width of inputs, H of states, G blocks of a cell's
 input side, N directions, or cells side by side, W words of all sentences.
@@ -101,8 +101,8 @@ class Cell(nn.Module, abc.ABC):
 class GRU(Cell):
     """h' = (1-u) ⊙ h + u ⊙ h̃, u = σ(W_u v + U_u h), h̃ = tanh(W v + U (r ⊙ h) + b).
 
-    r = σ(W_r v + U_r h). The reset gate acts on the state, not on its product as in torch's GRU,
-    whose kernels therefore cannot stand in.
+    r = σ(W_r v + U_r h). The reset gate acts on the state. In torch's GRU it acts on the product of
+    the state, so torch's kernels compute something else.
     Source: Cho et al. 2014, Eqs. 5-8; Bahdanau et al. 2015, A.1.1.
     """
 
@@ -165,7 +165,7 @@ class LSTM(Cell):
 
 
 def cell_step(cells: Sequence[Cell], times: int | Sequence[int], dtype: torch.dtype) -> Step:
-    """Make cells of one kind ready for a loop, which they go through side by side.
+    """Make cells of one kind ready for a loop; they compute each step side by side.
 
     Args:
         cells: N of them.
@@ -233,37 +233,22 @@ class Recurrent(nn.Module):
             start = v.new_zeros(count, len(v), width, dtype=dtype)
             if initial is not None:
                 start = initial.to(dtype).index_select(1, schedule.order)
-            ends = _all_states(cells, x, schedule.rows, start, initial is None)
+            # The cells run side by side, without the axis N if there is one cell.
+            step = cell_step(cells, schedule.rows, low)
+            states = [start[0] if count == 1 else start]
+            inputs = (x[0] if count == 1 else torch.stack(x)).to(dtype)
+            for t, x_t in enumerate(inputs.split(schedule.rows, dim=-2)):
+                # Sentences that have ended are the last rows: their states stay behind.
+                h, rows = states[-1], x_t.size(-2)
+                h = h if rows == h.size(-2) else h[..., :rows, :]
+                first = t == 0 and initial is None
+                states.append(cells[0].first(x_t, step) if first else step(x_t, h))
+            # The states before the first step and after each (N, B+W, state_blocks·H).
+            ends = torch.cat(states, dim=-2).view(count, -1, width)
             last = ends.index_select(1, schedule.last)
             hidden = ends[..., : self.d_hidden].to(low)
         after = schedule.after[:count]
         return torch.cat([F.embedding(*pair) for pair in zip(after, hidden, strict=True)], -1), last
-
-
-def _all_states(
-    cells: list[Cell], x: list[Tensor], rows: list[int], start: Tensor, blank: bool
-) -> Tensor:
-    """Run cells side by side over all steps, sentences longest first.
-
-    Args:
-        cells: N of them.
-        x: their input-side products (W, G·H) of all words, step by step.
-        rows: of each step.
-        start: the states before the first step (N, B, state_blocks·H).
-        blank: True if there is no history.
-    Returns: the states before the first step and after each (N, B+W, state_blocks·H).
-    """
-    single = len(cells) == 1
-    step = cell_step(cells, rows, x[0].dtype)
-    states = [start[0] if single else start]
-    steps = (x[0] if single else torch.stack(x)).to(start.dtype).split(rows, dim=-2)
-    for t, x_t in enumerate(steps):
-        # Sentences that have ended are the last rows: their states stay behind.
-        h, count = states[-1], x_t.size(-2)
-        h = h if count == h.size(-2) else h[..., :count, :]
-        first = t == 0 and blank
-        states.append(cells[0].first(x_t, step) if first else step(x_t, h))
-    return torch.cat(states, dim=-2).view(len(cells), -1, start.size(-1))
 
 
 class _Schedule:

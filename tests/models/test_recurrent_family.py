@@ -30,7 +30,7 @@ def test_gradients_are_those_of_finite_differences(variant, values):
 
 @pytest.mark.parametrize(
     ("variant", "wide"),
-    [("rnnsearch", ["keys"]), ("caru", ["once", "states"]), ("gatt", ["once", "states"])],
+    [("rnnsearch", ["keys"]), ("caru", ["products", "states"]), ("gatt", ["products", "states"])],
 )
 def test_states_are_kept_in_the_parameters_precision_under_autocast(variant, wide):
     """Rounding to 8 bits at every step would add up over a sentence."""

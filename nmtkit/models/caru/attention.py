@@ -81,9 +81,13 @@ class GatedAttention(nn.Module):
 
         def attend(s: Tensor, first: bool) -> Attended:
             of_s = state(s).to(wide).view(len(h), -1, 1, gate.state.out_features)
-            context = gate.first(of_s) if first else None
-            if context is not None:
-                return _attend_alike(context.squeeze(2), h.size(2), mask)
+            alike = gate.first(of_s) if first else None  # the one g of all positions
+            if alike is not None:
+                context = alike.squeeze(2)  # (B, K, W)
+                alpha = normalise(context.new_zeros(*context.shape[:2], h.size(2)), mask, None)
+                if changing():  # Σ α_i g is g only as long as the weights sum to one
+                    context = context * alpha.sum(-1, keepdim=True)
+                return context.flatten(0, 1), alpha, alpha * torch.nan if capturing() else None
             q, states = (x.to(wide).view(*of_s.shape[:3], -1) for x in (query(s), s))
             history = states if gate.inverted else h
             arguments = *fixed, q, history, of_h, of_s, *gate.inner()
@@ -155,14 +159,6 @@ class GatedAttention(nn.Module):
             ]
             results.append(refine_and_attend(self.gate, *sentences, project=project))
         return tuple(map(torch.cat, zip(*results, strict=True)))
-
-
-def _attend_alike(g: Tensor, positions: int, mask: Tensor | None) -> Attended:
-    """Attend to positions that have one g (B, K, W): all scores are equal."""
-    alpha = normalise(g.new_zeros(*g.shape[:2], positions), mask, None)
-    if changing():  # Σ α_i g is g only as long as the weights sum to one
-        g = g * alpha.sum(-1, keepdim=True)
-    return g.flatten(0, 1), alpha, alpha * torch.nan if capturing() else None
 
 
 def refine_and_attend(
@@ -247,7 +243,7 @@ def _score_gradients(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return the gradients of W, v, q and g from those of e = vᵀ tanh(a), a = W g + q.
 
-    tanh(a) = 2σ(2a) - 1.
+    tanh(a) = 2σ(2a) - 1. What has the size of σ is given back here, before the gate's gradients.
     """
     dscores = 2 * dscores
     sigma = torch.sigmoid_(torch.add(2 * q, F.linear(low, key), alpha=2))  # (B, K, S, A)

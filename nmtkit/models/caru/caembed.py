@@ -18,8 +18,6 @@ from nmtkit.nn.recurrent import cell_inputs
 
 Before = Callable[[int, Tensor], tuple[Tensor, Product]]
 """Step t and s_{t-1} (R, W) -> u (R, W) before the context, and the cell's product with u."""
-
-
 Run = Callable[[int, Tensor, Tensor], tuple[Tensor, Tensor | None]]
 """Step t, s_{t-1} (R, W), c_t -> u (R, W), and in a capture how open the gate to the context is
 (R), otherwise None."""

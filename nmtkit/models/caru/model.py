@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from nmtkit.data.batches import Batch
 from nmtkit.models.base import Memory, State, Vocabularies, embedding_tables, visible_source
-from nmtkit.models.caru.attention import Attend, GatedAttention
+from nmtkit.models.caru.attention import Attend, Attended, GatedAttention
 from nmtkit.models.caru.caembed import CAEmbed
 from nmtkit.models.caru.gates import CARUGate, GRUGate
 from nmtkit.models.caru.settings import CARUSettings, GAttSettings, GRUInvSettings
@@ -33,9 +33,6 @@ CELLS: dict[str, type[Cell]] = {"caru": CARUCell, "gru": GRU, "lstm": LSTM, "mgu
 Advance = Callable[[int, Tensor, Tensor], tuple[Tensor, Tensor | None]]
 """Step t, the state before (R, state_blocks·H) and the context (R, E_h) -> the state after, and
 in a capture how open CAEmbed's gate is (R), otherwise None."""
-
-
-Tensors = tuple[Tensor, ...]
 
 
 class CARUAttention(RecurrentModel):
@@ -66,20 +63,33 @@ class CARUAttention(RecurrentModel):
         self.output = OutputLayer(vocabularies.tgt, self.width, tied, s.softmax_bias)
 
     def _make_cells(self, kind: Any, context: int) -> None:
-        """Make CAEmbed and the decoder's cell, which read contexts of this width."""
+        """Make CAEmbed and the decoder's cell.
+
+        caembed   CAEmbed reads           the decoder's cell reads
+        off                               word, context
+        state     states, context         word, u
+        embed     words, context          u
+        replace   states, word + context  (u is the next state)
+
+        Args:
+            kind: makes a cell from the widths of its input and its state.
+            context: width of the contexts.
+        """
         s, e, h = self.settings, self.settings.d_embedding, self.settings.d_hidden
-        # The context reaches the decoder's cell directly or through CAEmbed; `read` is its width.
-        read = {"off": context, "embed": e}.get(s.caembed, h)
-        embed, replace = s.caembed != "off", s.caembed == "replace"
-        self.embed: Any = CAEmbed(context, read, s.history, s.first_step) if embed else None
-        self.word: Any = Linear(e, h, bias=False) if replace else None
-        self.cell: Any = None if replace else kind(e, h)
-        blocks = CELLS[s.cell].blocks
-        # In these two modes the cell reads the context beside the word.
-        reads_context = s.caembed in {"off", "state"}
-        self.cell_context: Any = (
-            Linear(read, blocks * h, bias=False, blocks=blocks) if reads_context else None
-        )
+        width = {"off": context, "embed": e}.get(s.caembed, h)  # of u, or of the context
+        self.embed: Any = None
+        self.word: Any = None
+        self.cell: Any = None
+        self.cell_context: Any = None
+        if s.caembed != "off":
+            self.embed = CAEmbed(context, width, s.history, s.first_step)
+        if s.caembed == "replace":
+            self.word = Linear(e, h, bias=False)
+        else:
+            self.cell = kind(e, h)
+        if s.caembed in {"off", "state"}:
+            blocks = CELLS[s.cell].blocks
+            self.cell_context = Linear(width, blocks * h, bias=False, blocks=blocks)
 
     def _attention(self, source: int) -> tuple[AdditiveAttention | GatedAttention, int]:
         """Return the attention to source states of a width E_h, and the width of its contexts."""
@@ -127,7 +137,7 @@ class CARUAttention(RecurrentModel):
         return {
             "initial": start,
             "states": states.to(start.dtype),
-            "once": self.attention.prepare(states),
+            "products": self.attention.prepare(states),
             "visible": visible_source(batch),
             "n": batch.src_lengths.to(start.dtype).view(-1, 1, 1),
         }
@@ -144,14 +154,10 @@ class CARUAttention(RecurrentModel):
         s = state["s"] if state else self.first_states(memory, len(tgt_in))
         recent = list(state["recent"]) if state else []
         s, hidden, *inputs = self._steps(words.transpose(0, 1), s, memory, recent, first=not state)
-        if self.maxout is not None:
-            hidden = self._maxout(words, *inputs)  # (R, T, E)
+        if self.maxout is not None:  # RNNSearch's readout of words, states before and contexts
+            units = self.maxout(torch.cat([words, *inputs], dim=-1))
+            hidden = self.readout(torch.maximum(*units.chunk(2, dim=-1)))  # (R, T, E)
         return self.dropout(hidden), None if state is None else {"s": s, "recent": recent}
-
-    def _maxout(self, *inputs: Tensor) -> Tensor:
-        """Return RNNSearch's readout of words, states before and contexts, (R, T, ·) each."""
-        units = self.maxout(torch.cat(inputs, dim=-1))
-        return self.readout(torch.maximum(*units.chunk(2, dim=-1)))
 
     def _words(self, table: Embedding, ids: Tensor) -> Tensor:
         """Return embeddings after dropout: (B, T) -> (B, T, E)."""
@@ -166,7 +172,7 @@ class CARUAttention(RecurrentModel):
         memory: Memory,
         recent: list[Tensor],
         first: bool,
-    ) -> Tensors:
+    ) -> tuple[Tensor, ...]:
         """Compute all steps of the decoder, one after the other.
 
         Vectors of all steps are stacked here: torch.compile would compile a stack for each length.
@@ -190,8 +196,14 @@ class CARUAttention(RecurrentModel):
                 s, embed_gate = advance(t, s, context)
                 steps.append((s[:, :hidden], before, context, alpha, attention_gate, embed_gate))
         *vectors, weights, attention_gates, embed_gates = zip(*steps, strict=True)
-        if capturing():
-            _record(vectors[-1], weights, attention_gates, embed_gates)
+        if capturing():  # a gate that the model lacks is None at every step
+            record(SITE, torch.stack(weights, dim=2).flatten(1, 2).unsqueeze(1))  # (B, 1, K·T, S)
+            record(f"{SITE}_context", torch.stack(vectors[-1], dim=1))
+            if attention_gates[0] is not None:
+                gates = torch.stack(attention_gates, dim=2)  # (B, K, T, S)
+                record(f"{SITE}_gate", gates.flatten(1, 2))
+            if embed_gates[0] is not None:
+                record("caembed_gate", torch.stack(embed_gates, dim=1))
         read = vectors[:1] if self.maxout is None else vectors
         return s, *(torch.stack(of_steps, dim=1) for of_steps in read)
 
@@ -200,12 +212,12 @@ class CARUAttention(RecurrentModel):
         s, h = self.settings, memory["states"]
         n = memory["n"] if s.n_scale == "length" else s.n_constant
         scale = None if s.attention_norm == "softmax" else n
-        arguments = memory["once"], memory["visible"], times, dtype, scale
+        arguments = memory["products"], memory["visible"], times, dtype, scale
         if isinstance(self.attention, GatedAttention):
             return self.attention.loop(h, *arguments)
         weigh = self.attention.loop(*arguments)
 
-        def attend(state: Tensor, first: bool) -> tuple[Tensor, Tensor, Tensor | None]:
+        def attend(state: Tensor, first: bool) -> Attended:
             alpha = weigh(state)  # (B, K, S)
             return torch.matmul(alpha, h).flatten(0, 1), alpha, None
 
@@ -241,18 +253,6 @@ class CARUAttention(RecurrentModel):
 def _hidden(s: Tensor, width: int) -> Tensor:
     """Return the hidden state; the state of an LSTM has its memory cell, too."""
     return s if s.size(1) == width else s[:, :width]
-
-
-def _record(
-    contexts: Tensors, weights: Tensors, attention_gates: Tensors, embed_gates: Tensors
-) -> None:
-    """Record what a capture sees of all steps; a gate that there is not is None at every step."""
-    record(SITE, torch.stack(weights, dim=2).flatten(1, 2).unsqueeze(1))  # (B, 1, K·T, S)
-    record(f"{SITE}_context", torch.stack(contexts, dim=1))
-    if attention_gates[0] is not None:
-        record(f"{SITE}_gate", torch.stack(attention_gates, dim=2).flatten(1, 2))  # (B, K·T, S)
-    if embed_gates[0] is not None:
-        record("caembed_gate", torch.stack(embed_gates, dim=1))
 
 
 class GRUInv(CARUAttention):

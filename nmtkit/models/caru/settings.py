@@ -105,19 +105,24 @@ class CARUSettings(ModelSettings):
         for key, (why, has_no_effect) in WITHOUT_EFFECT.items():
             value = getattr(self, key)
             if value != type(self).model_fields[key].default and has_no_effect(self):
-                message = f"model.{key}={value} has no effect: {why}"
-                raise ConfigError(message, where=f"model.{key}", hint="leave it out")
+                raise ConfigError(
+                    f"model.{key}={value} has no effect: {why}",
+                    where=f"model.{key}",
+                    hint="leave it out",
+                )
         if self.tie != "none" and self.width != self.d_embedding:
-            message = (
+            raise ConfigError(
                 f"the output layer reads {self.width} numbers and an embedding has "
-                f"{self.d_embedding}: they cannot share weights"
+                f"{self.d_embedding}: they cannot share weights",
+                where="model.tie",
+                hint="--set model.tie=none, or model.readout=maxout, or equal widths",
             )
-            hint = "--set model.tie=none, or model.readout=maxout, or equal widths"
-            raise ConfigError(message, where="model.tie", hint=hint)
         if self.readout == "maxout" and self.d_hidden % 2:
-            message = "maxout takes pairs of units: d_hidden must be even"
-            hint = "or --set model.readout=linear"
-            raise ConfigError(message, where="model.d_hidden", hint=hint)
+            raise ConfigError(
+                "maxout takes pairs of units: d_hidden must be even",
+                where="model.d_hidden",
+                hint="or --set model.readout=linear",
+            )
 
 
 NO_CARU = (

@@ -16,6 +16,7 @@ from nmtkit.nn import gpu
 from nmtkit.nn.dropout import Dropout
 from nmtkit.nn.linear import Linear
 from nmtkit.nn.loops import Product
+from nmtkit.nn.masks import real_positions
 from nmtkit.nn.recurrent import Cell, Recurrent, Step
 
 FirstStep = Literal["tanh", "linear"]
@@ -125,31 +126,24 @@ class CARU(nn.Module):
         if isinstance(input, PackedSequence):
             if mask is not None:
                 raise ValueError("a packed input already defines which positions are real")
-            return self._read_packed(input, hx)
-        if input.dim() == 2:
-            return self._read_single(input, hx, mask)
+            v, lengths = pad_packed_sequence(input, batch_first=True)
+            states, last = self._read(v, lengths.to(v.device), hx)
+            in_order = input.unsorted_indices is None
+            return pack_padded_sequence(states, lengths, True, enforce_sorted=in_order), last
+        if input.dim() == 2:  # a single sequence
+            batch = 0 if self.batch_first else 1
+            mask = None if mask is None else mask.unsqueeze(batch)
+            hx = None if hx is None else hx.unsqueeze(1)
+            states, last = self(input.unsqueeze(batch), hx, mask)
+            return states.squeeze(batch), last.squeeze(1)
         turn = (lambda x: x) if self.batch_first else (lambda x: x.transpose(0, 1))
         v = turn(input)
         real = v.new_ones(v.shape[:2], dtype=torch.bool) if mask is None else turn(mask)
-        states, last = self._read(v, _lengths(real), hx)
+        lengths = real.sum(1)
+        if not torch.equal(real, real_positions(lengths, real.size(1))):
+            raise ValueError("the mask has holes: real positions must come before padding")
+        states, last = self._read(v, lengths, hx)
         return turn(states), last
-
-    def _read_single(
-        self, input: Tensor, hx: Tensor | None, mask: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
-        batch = 0 if self.batch_first else 1
-        mask = None if mask is None else mask.unsqueeze(batch)
-        hx = None if hx is None else hx.unsqueeze(1)
-        states, last = self(input.unsqueeze(batch), hx, mask)
-        return states.squeeze(batch), last.squeeze(1)
-
-    def _read_packed(
-        self, packed: PackedSequence, hx: Tensor | None
-    ) -> tuple[PackedSequence, Tensor]:
-        v, lengths = pad_packed_sequence(packed, batch_first=True)
-        states, last = self._read(v, lengths.to(v.device), hx)
-        in_order = packed.unsorted_indices is None
-        return pack_padded_sequence(states, lengths, True, enforce_sorted=in_order), last
 
     def _read(self, v: Tensor, lengths: Tensor, hx: Tensor | None) -> tuple[Tensor, Tensor]:
         """Read with all layers.
@@ -165,12 +159,3 @@ class CARU(nn.Module):
             v, last = layer(self.dropout(v) if index else v, lengths, initial=before)
             ends.append(last)
         return v, torch.cat(ends)
-
-
-def _lengths(real: Tensor) -> Tensor:
-    """Return the numbers of real positions (B) of a mask (B, S)."""
-    lengths = real.sum(1)
-    positions = torch.arange(real.size(1), device=real.device)
-    if not torch.equal(real, positions < lengths.unsqueeze(1)):
-        raise ValueError("the mask has holes: real positions must come before padding")
-    return lengths
