@@ -182,15 +182,9 @@ def source_sight(batch: Batch) -> Sight:
     """Return what a source position of a batch may attend to: see `visible_source`; in a packed
     batch, its own sentence.
     """
-    packing = None if batch.segments is None else batch.segments.keys
-    return own_sentence(packing) or visible_source(batch)
-
-
-def memory_sight(batch: Batch, visible: Sight) -> Sight:
-    """Return what a target position may attend to in the source: in a packed batch its own
-    sentence, else what a source position may (`visible`).
-    """
-    return batch.segments or visible
+    if batch.segments is not None:
+        return own_sentence(batch.segments.keys)
+    return visible_source(batch)
 
 
 def visible_source(batch: Batch) -> Visible:
@@ -210,9 +204,10 @@ def embedding_tables(
     Raises: ConfigError for tie = "all" if each side has its own vocabulary.
     """
     if tie == "all" and not vocabularies.shared:
-        hint = "--set model.tie=target, or prepare with --set prep.joint_vocab=true"
         raise ConfigError(
-            "tie = 'all' needs one vocabulary for both sides", where="model.tie", hint=hint
+            "tie = 'all' needs one vocabulary for both sides",
+            where="model.tie",
+            hint="--set model.tie=target, or prepare with --set prep.joint_vocab=true",
         )
     source = Embedding(vocabularies.src, width)
     target = source if tie == "all" else Embedding(vocabularies.tgt, width)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor
 from torch.nn import functional as F
 
 from nmtkit.data.batches import Batch
 from nmtkit.data.context import Context
 from nmtkit.errors import ConfigError
-from nmtkit.models.base import Memory, Vocabularies, memory_sight, source_sight
+from nmtkit.models.base import Memory, Vocabularies, source_sight
 from nmtkit.models.transformer import (
     DocumentSettings,
     DocumentTransformer,
@@ -36,21 +38,22 @@ class ContextAwareLayer(EncoderLayer):
         self.context = CrossAttention(*settings.attention_sizes)
         self.gate = GatedSum(settings.d_model)
 
-    def read(self, x: Tensor, visible: Sight, context: Memory) -> Tensor:
+    def read(self, x: Tensor, visible: Sight, keys: Any, of_context: Sight, has: Tensor) -> Tensor:
         """Return the states of the layer.
 
         Args:
             x: (B, S, D).
-            visible: what a position of x may attend to.
-            context: `keys` from `context.source`, `visible`, what a position may attend to of them,
-                and `has` (`Context.has`): without a context, g is 1.
+            visible: what a position of x may attend to in x.
+            keys: keys and values of contexts, from `context.source`.
+            of_context: what a position of x may attend to in its context.
+            has: `Context.has`; without a context, g is 1.
         Returns: (B, S, D).
         """
 
         def attend(h: Tensor) -> Tensor:
             to_self = self.attention(h, visible)
-            to_context = self.context(h, context["keys"], context["visible"])
-            return self.gate.mix(to_self, to_context, context["has"], "context.gate")
+            to_context = self.context(h, keys, of_context)
+            return self.gate.mix(to_self, to_context, has, "context.gate")
 
         return self.feed_forward_residual(self.attention_residual(x, attend), self.feed_forward)
 
@@ -70,8 +73,11 @@ class ContextAwareTransformer(DocumentTransformer):
 
     def __init__(self, settings: DocumentSettings, vocabularies: Vocabularies) -> None:
         if not settings.encoder_layers:
-            message = "the model joins context and source in the encoder's last layer"
-            raise ConfigError(message, where="model.encoder_layers", hint="at least 1")
+            raise ConfigError(
+                "the model joins context and source in the encoder's last layer",
+                where="model.encoder_layers",
+                hint="at least 1",
+            )
         super().__init__(settings, vocabularies)
         self.context_layer = EncoderLayer(settings)
         self.context_norm = settings.last_norm()
@@ -81,17 +87,24 @@ class ContextAwareTransformer(DocumentTransformer):
         return (ContextAwareLayer if last else EncoderLayer)(self.settings)
 
     def encode(self, batch: Batch) -> Memory:
-        if batch.context is None:
+        context = batch.context
+        if context is None:
             return super().encode(batch)
         visible = source_sight(batch)
         x = self.src_embedder(batch.src, visible=visible)
-        for layer in self.encoder[:-1]:
+        layers, last = self.encoder[:-1], self.encoder[-1]
+        for layer in layers:
             x = layer(x, visible)
         with recorded_under("context."):
-            states = map(self._read, batch.context.of_like_length())
-            keys = self.encoder[-1].context.source(*states)
-        x = self.encoder[-1].read(x, visible, _of_sentences(keys, batch.context))
-        return self.remember(self.encoder_norm(x), memory_sight(batch, visible))
+            states = map(self._read, context.of_like_length())
+            keys = last.context.source(*states)  # (U, H, 1+M, C) each
+        if context.copies is not None:
+            of_context: Sight = context.copies.segments
+        else:  # the keys of the contexts, in the order of the sentences
+            rows = context.rows[:, 0].clamp(min=0)  # several context sentences are joined
+            keys, of_context = select_rows((keys, visible_words(context, 1)), rows)
+        x = last.read(x, visible, keys, of_context, context.has)
+        return self.remember(self.encoder_norm(x), batch.segments or visible)
 
     def _read(self, context: Context) -> Tensor:
         """Return the states (U, 1+M, D) of contexts with <s>, which a packed batch already has."""
@@ -101,12 +114,3 @@ class ContextAwareTransformer(DocumentTransformer):
         for layer in [*self.encoder[:-1], self.context_layer]:
             x = layer(x, visible)
         return self.context_norm(x)
-
-
-def _of_sentences(keys: tuple[Tensor, Tensor], context: Context) -> Memory:
-    """Return the keys and values of contexts (U, H, M, C) for `ContextAwareLayer.read`."""
-    if context.copies is not None:
-        return {"keys": keys, "visible": context.copies.segments, "has": context.has}
-    read = {"keys": keys, "visible": visible_words(context, 1)}
-    rows = context.rows[:, 0].clamp(min=0)  # several context sentences are joined
-    return select_rows(read, rows) | {"has": context.has}

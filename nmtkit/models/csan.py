@@ -44,65 +44,17 @@ class ConvolutionalSettings(TransformerSettings):
     """
 
 
-class Cut(NamedTuple):
-    """How rows (…, S, D) are cut into blocks of queries, and into the keys of each block."""
+class Windows(NamedTuple):
+    """Blocks of W queries, and the keys that the queries of each block see.
+
+    All layers with convolutional self-attention share them.
+    """
 
     block: int
     """W."""
     around: int
     """Positions before and after a block that its queries see: K = W + 2 · around."""
-
-    @classmethod
-    def of(cls, steps: int, longest: int, reach: int, packed: bool) -> Cut:
-        """Return a cut of S positions into blocks, whose queries see `reach` positions on each
-        side. Blocks of sentences are of like size, those of a packed row as long as possible.
-        """
-        if steps <= longest and not packed:
-            return cls(steps, 0)
-        # A compiled graph is for blocks of one size, so there are few sizes.
-        blocks, unit = -(-steps // longest), max(1, longest // 4)
-        block = longest if packed else -(-steps // (blocks * unit)) * unit
-        return cls(max(reach, block), reach)
-
-    def queries(self, x: Tensor, beyond: int = 0) -> Tensor:
-        """Return x as (…, G, W, D), filled up with `beyond`."""
-        fill = -x.size(-2) % self.block
-        if torch.compiler.is_compiling() or fill:  # one graph for all lengths
-            x = F.pad(x, (0, 0, 0, fill), value=beyond)
-        return x.unflatten(-2, (-1, self.block))
-
-    def keys(self, x: Tensor, beyond: int = 0) -> Tensor:
-        """Return x as (…, G, K, D), `beyond` outside the row. Neighbouring blocks share memory."""
-        blocks = self.queries(x, beyond)
-        return _Keys.apply(blocks, self.around, beyond) if self.around else blocks
-
-
-class _Keys(torch.autograd.Function):
-    """Blocks (…, G, W, D) with the positions around them, (…, G, K, D). On a CPU the gradient of
-    `unfold` takes twenty times as long.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, blocks: Tensor, around: int, beyond: int) -> Tensor:
-        ctx.around, block = around, blocks.size(-2)
-        x = F.pad(blocks.flatten(-3, -2), (0, 0, around, around), value=beyond)
-        return x.unfold(-2, block + 2 * around, block).mT
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        around, block = ctx.around, gradient.size(-2) - 2 * ctx.around
-        before, own, behind = gradient.split((around, block, around), -2)
-        total = own.clone()
-        total[..., :-1, -around:, :].add_(before[..., 1:, :, :])
-        total[..., 1:, :around, :].add_(behind[..., :-1, :, :])
-        return total, None, None
-
-
-class Windows(NamedTuple):
-    """Which keys the queries see. All layers with convolutional self-attention share it."""
-
-    cut: Cut
-    mask: Tensor
+    mask: Any = None
     """Numbers to add to scores, (B·G, W·H, K·H): 0 for the keys of all heads that a query sees, the
     lowest for others.
     """
@@ -126,13 +78,57 @@ class Windows(NamedTuple):
         """
         steps, reach = sentences.size(1), window // 2
         longest = steps if capturing() else max(8, BLOCK // heads)
-        cut = Cut.of(steps, longest, reach, packed)
+        if steps <= longest and not packed:
+            windows = cls(steps, 0)
+        else:
+            # Blocks of a packed row are as long as possible. Those of sentences are of similar
+            # size, and there are few sizes: a compiled graph is for blocks of one size.
+            blocks, unit = -(-steps // longest), max(1, longest // 4)
+            block = longest if packed else -(-steps // (blocks * unit)) * unit
+            windows = cls(max(reach, block), reach)
         numbers = sentences.unsqueeze(-1)
-        same = cut.queries(numbers, -1) == cut.keys(numbers, -1).mT  # (B, G, W, K)
-        near = same & _near(cut.block, same.size(-1), reach, cut.around, same.device)
+        same = windows.queries(numbers, -1) == windows.keys(numbers, -1).mT  # (B, G, W, K)
+        near = same & _near(windows.block, same.size(-1), reach, windows.around, same.device)
         near_head = _near(heads, heads, head_window // 2, 0, same.device)
         seen = near[..., None, :, None] & near_head[:, None]  # (B, G, W, H, K, H)
-        return cls(cut, additive(seen.flatten(4).flatten(2, 3).flatten(0, 1), dtype))
+        seen = seen.flatten(4).flatten(2, 3).flatten(0, 1)  # (B·G, W·H, K·H)
+        return windows._replace(mask=additive(seen, dtype))
+
+    def queries(self, x: Tensor, beyond: int = 0) -> Tensor:
+        """Return x (…, S, D) as blocks (…, G, W, D), filled up with `beyond`."""
+        fill = -x.size(-2) % self.block
+        if torch.compiler.is_compiling() or fill:  # one graph for all lengths
+            x = F.pad(x, (0, 0, 0, fill), value=beyond)
+        return x.unflatten(-2, (-1, self.block))
+
+    def keys(self, x: Tensor, beyond: int = 0) -> Tensor:
+        """Return what the blocks of x (…, S, D) see, (…, G, K, D), `beyond` outside the row.
+
+        Neighbouring blocks share memory.
+        """
+        blocks = self.queries(x, beyond)
+        return _Keys.apply(blocks, self.around, beyond) if self.around else blocks
+
+
+class _Keys(torch.autograd.Function):
+    """Blocks (…, G, W, D) with the positions around them, (…, G, K, D). On a CPU the gradient of
+    `unfold` takes twenty times as long.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, blocks: Tensor, around: int, beyond: int) -> Tensor:
+        ctx.around, block = around, blocks.size(-2)
+        x = F.pad(blocks.flatten(-3, -2), (0, 0, around, around), value=beyond)
+        return x.unfold(-2, block + 2 * around, block).mT
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        around, block = ctx.around, gradient.size(-2) - 2 * ctx.around
+        before, own, behind = gradient.split((around, block, around), -2)
+        total = own.clone()
+        total[..., :-1, -around:, :].add_(before[..., 1:, :, :])
+        total[..., 1:, :around, :].add_(behind[..., :-1, :, :])
+        return total, None, None
 
 
 def _near(queries: int, keys: int, reach: int, before: int, device: torch.device) -> Tensor:
@@ -163,7 +159,6 @@ class ConvolutionalAttention(SelfAttention):
         visible: Any = None,
         causal: bool = False,
         cache: Cache | None = None,
-        layer: int = 0,
     ) -> Tensor:
         """Attend within x (B, S, D) as `visible`, of type `Windows`, says.
 
@@ -172,15 +167,15 @@ class ConvolutionalAttention(SelfAttention):
         windows: Windows = visible
         rows, steps, width = x.shape
         q, kv = self.qkv(x).split((width, 2 * width), -1)
-        k, v = windows.cut.keys(kv.unflatten(-1, (2, width)).movedim(-2, 0)).unbind()
-        blocks = (windows.cut.queries(q), k, v)  # (B, G, W or K, D) each
+        k, v = windows.keys(kv.unflatten(-1, (2, width)).movedim(-2, 0)).unbind()
+        blocks = (windows.queries(q), k, v)  # (B, G, W or K, D) each
+        # (B·G, W·H or K·H, C) each
         q, k, v = (y.unflatten(-1, (self.heads, -1)).flatten(2, 3).flatten(0, 1) for y in blocks)
-        if capturing():
-            self._record(q, k, windows.mask)
         p = self.p if self.training else 0.0
         context = attention(q.unsqueeze(2), k.unsqueeze(1), v.unsqueeze(1), windows.mask, p=p)
         context = context.reshape(rows, -1, width)[:, :steps]
         if capturing():
+            self._record(q, k, windows.mask)
             record(f"{self.name}_context", context)
         return self.out(context)
 
@@ -206,16 +201,23 @@ class ConvolutionalTransformer(Transformer):
         s = settings
         for name, size in (("window", s.window), ("head_window", s.head_window)):
             if size % 2 == 0:
-                message = f"{name} {size} is even; a window has a middle"
-                hint = f"--set model.{name}={size + 1}"
-                raise ConfigError(message, where=f"model.{name}", hint=hint)
+                raise ConfigError(
+                    f"{name} {size} is even; a window has a middle",
+                    where=f"model.{name}",
+                    hint=f"--set model.{name}={size + 1}",
+                )
         if not s.encoder_layers:
-            message, hint = "the encoder has no layers", "--set model.encoder_layers=1"
-            raise ConfigError(message, where="model.encoder_layers", hint=hint)
+            raise ConfigError(
+                "the encoder has no layers",
+                where="model.encoder_layers",
+                hint="--set model.encoder_layers=1",
+            )
         if s.local_layers > s.encoder_layers:
-            message = f"{s.local_layers} layers are more than the {s.encoder_layers} of the encoder"
-            hint = f"--set model.local_layers={s.encoder_layers}"
-            raise ConfigError(message, where="model.local_layers", hint=hint)
+            raise ConfigError(
+                f"{s.local_layers} layers are more than the {s.encoder_layers} of the encoder",
+                where="model.local_layers",
+                hint=f"--set model.local_layers={s.encoder_layers}",
+            )
         super().__init__(settings, vocabularies)
 
     def encoder_layer(self, index: int) -> EncoderLayer:
@@ -225,10 +227,11 @@ class ConvolutionalTransformer(Transformer):
 
     def through_encoder(self, x: Tensor, visible: Sight) -> Tensor:
         longest = x.size(1)
+        packed = isinstance(visible, Segments)
         if isinstance(visible, Segments):
             packing = visible.queries
             longest = packing.positions.size(1)
-            sentences = (packing.cells // packing.positions.size(1))[None]
+            sentences = (packing.cells // longest)[None]
         elif visible is None:
             sentences = torch.zeros(x.shape[:2], dtype=torch.int64, device=x.device)
         else:
@@ -237,7 +240,6 @@ class ConvolutionalTransformer(Transformer):
         # A window wider than the longest sentence sees the same positions.
         window = s.window if s.window < 2 * longest else 2 * longest - 1
         dtype = gpu.product_type(x)
-        packed = isinstance(visible, Segments)
         windows = Windows.of(sentences, s.heads, window, s.head_window, dtype, packed)
         for layer in self.encoder:
             local = isinstance(layer.attention, ConvolutionalAttention)

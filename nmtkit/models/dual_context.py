@@ -102,11 +102,13 @@ class DualContextAttention(Attention):
     Args:
         settings: of the model.
         before: how many positions of the window lie before its own.
-    Source: Ampomah et al. 2021, Eqs. 6-9.
+    Source: Ampomah et al. 2021, Eqs. 6-8; Eq. 9 is the layer's residual connection.
     """
 
+    parts = "local", "global"
+
     def __init__(self, settings: DualContextSettings, before: int) -> None:
-        super().__init__(*settings.attention_sizes, parts=("local", "global"))
+        super().__init__(*settings.attention_sizes)
         width, bias = settings.d_model, settings.attn_bias
         self.local = LocalContext(settings, before) if settings.local == "conv" else None
         # Queries of both units, and keys and values of the global unit, all read x.
@@ -119,31 +121,31 @@ class DualContextAttention(Attention):
         visible: Sight = None,
         causal: bool = False,
         cache: Cache | None = None,
-        layer: int = 0,
     ) -> Tensor:
         """Attend within x (R, T, D); see `SelfAttention.forward`."""
         local = x
         if self.local is not None:
-            past = None if cache is None else _past(x, self.local.before, cache.recent, layer)
             if isinstance(visible, Segments):
-                local = self.local(x, packing=visible.queries)
+                local = self.local(x, packing=visible.queries)  # Eq. 6
             else:
                 real = x if visible is None else x.masked_fill(~visible.transpose(1, 2), 0)
-                local = self.local(real, past)
+                past = None if cache is None else self._past(x, self.local.before, cache)
+                local = self.local(real, past)  # Eq. 6
         q, global_kv = self.own(x).chunk(2, dim=-1)
         # Of each unit, keys and values: (R, T, 2, H, C).
         units = [kv.unflatten(-1, (2, self.heads, -1)) for kv in (self.local_kv(local), global_kv)]
         # (R, 2·H, T, C) each
         k, v = (part.transpose(1, 2) for part in gpu.unbind_parts(torch.cat(units, dim=3)))
         q = q.unflatten(-1, (2 * self.heads, -1))
-        return self.attend(q, k, v, visible, causal, cache, layer)
+        return self.attend(q, k, v, visible, causal, cache)  # Eqs. 7 and 8
 
-
-def _past(x: Tensor, before: int, recent: dict[int, Tensor], layer: int) -> Tensor:
-    """Return the inputs (R, before, D) before x, and store those before the next step."""
-    past = recent.get(layer, x.new_zeros(x.size(0), before, x.size(2)))
-    recent[layer] = torch.cat([past, x], dim=1)[:, x.size(1) :]
-    return past
+    def _past(self, x: Tensor, before: int, cache: Cache) -> Tensor:
+        """Return the inputs (R, before, D) before x, and store those before the next step."""
+        past = cache.recent.get(self)
+        if past is None:
+            past = x.new_zeros(x.size(0), before, x.size(2))
+        cache.recent[self] = torch.cat([past, x], dim=1)[:, x.size(1) :]
+        return past
 
 
 class DualContext(Transformer):
@@ -182,18 +184,25 @@ def layers_with_module(settings: DualContextSettings) -> range:
     s = settings
     count = max(s.encoder * s.encoder_layers, s.decoder * s.decoder_layers)
     if not count:
-        hint = "switch it on where there are layers, or train --variant transformer"
-        where = "model.encoder, model.decoder"
-        raise ConfigError("no layer has the module", where=where, hint=hint)
+        raise ConfigError(
+            "no layer has the module",
+            where="model.encoder, model.decoder",
+            hint="switch it on where there are layers, or train --variant transformer",
+        )
     # Windows of odd size are allowed: a sweep over sizes sets the side once.
     if s.even_side == "right" and not s.encoder:
-        message = "only the decoder has the module, and its window never reaches to the right"
-        hint = "leave out model.even_side, or --set model.encoder=true"
-        raise ConfigError(message, where="model.even_side, model.encoder", hint=hint)
+        raise ConfigError(
+            "only the decoder has the module, and its window never reaches to the right",
+            where="model.even_side, model.encoder",
+            hint="leave out model.even_side, or --set model.encoder=true",
+        )
     first, last = map(int, s.layers.split("-")) if s.layers else (1, count)
     if s.layers and not 1 <= first <= last <= count:
-        message = f"layers '{s.layers}' are not among the layers 1-{count}"
-        raise ConfigError(message, where="model.layers", hint="for example --set model.layers=1-2")
+        raise ConfigError(
+            f"layers '{s.layers}' are not among the layers 1-{count}",
+            where="model.layers",
+            hint="for example --set model.layers=1-2",
+        )
     return range(first - 1, last)
 
 

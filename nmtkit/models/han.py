@@ -1,11 +1,11 @@
-"""Hierarchical attention networks: words attend to words of each context sentence, then to these.
+"""Hierarchical attention networks: attention to words of context sentences, then to the sentences.
 
-A word attends to the words of each context sentence, then to the summaries of the sentences, and a
-gate mixes the result in. A sentence without context skips all of this, the layer norm too: it is
-translated as the Transformer would, bit for bit.
+A word attends to the words of each context sentence, which gives a summary of each sentence. Then
+it attends to the summaries, and a gate mixes the result in. A sentence without context skips all of
+this, the layer norm too: its translation equals the Transformer's, bit for bit.
 
 Legend: B sentences, K rows of each, T their words, U different contexts of a batch, M their length,
-J of one sentence, H heads, C width of one, D = H·C.
+J contexts of a sentence, H heads, C width of one, D = H·C.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from nmtkit.data.context import Context
 from nmtkit.data.documents import ContextRule
 from nmtkit.data.packing import Copies, Segments, one_after_another
 from nmtkit.errors import ConfigError
-from nmtkit.models.base import Memory, State, Vocabularies, memory_sight, source_sight
+from nmtkit.models.base import Memory, State, Vocabularies, source_sight
 from nmtkit.models.transformer import DocumentSettings, DocumentTransformer, visible_words
 from nmtkit.nn.attention import CrossAttention
 from nmtkit.nn.capture import record, recorded_under
 from nmtkit.nn.dropout import dropout
-from nmtkit.nn.masks import Sight, Visible, own_sentence, visible_positions
+from nmtkit.nn.masks import Sight, Visible, masked_softmax, own_sentence, visible_positions
 from nmtkit.nn.state import select_rows
 from nmtkit.nn.sublayer import GatedSum
 
@@ -51,9 +51,9 @@ class HierarchicalSettings(DocumentSettings):
 
 
 class HierarchicalAttention(nn.Module):
-    """LN(λ ⊙ h + (1-λ) ⊙ d), λ = σ(W [h; d] + b), d read by h in context sentences.
+    """LN(λ ⊙ h + (1-λ) ⊙ d), λ = σ(W [h; d] + b), with d = FFN(attention of h to summaries).
 
-    d is a feed-forward layer on the attention to summaries of the sentences.
+    There is one summary s_j of each context sentence for each h: attention of h to its words.
 
     Args:
         settings: sizes.
@@ -83,9 +83,9 @@ class HierarchicalAttention(nn.Module):
             visible: which positions of all contexts are real, bool (U, 1, M); None = all. In a
                 packed batch, what its copies read.
             rows: (B, J), the contexts of each sentence; -1 = none. Not read in a packed batch.
-        Returns: rows first (B): keys and values (B, J, H, M, C) each, visible
-            (B, J, 1, M) or None, real (B, J, 1, 1). In a packed batch, keys and values have B = J =
-            1, visible is Copies, and real (1, J, 1, S).
+        Returns: keys and values (B, J, H, M, C) each, visible (B, J, 1, M) or None, and real
+            (B, J, 1, 1), True for a context that exists. In a packed batch, keys and values have
+            B = J = 1, visible is Copies, and real is (1, J, 1, S).
         """
         k, v = self.words.source(*states)
         if isinstance(visible, Copies):
@@ -110,7 +110,7 @@ class HierarchicalAttention(nn.Module):
         Returns: (B, J, K, T, D); finite where there is no sentence.
         """
         batch, count = contexts["real"].shape[:2]
-        q = self.words.query(self.words_query_norm(h)).unflatten(-1, (self.words.heads, -1))
+        q = self.words.queries(self.words_query_norm(h))
         k, v = contexts["keys"].flatten(0, 1), contexts["values"].flatten(0, 1)
         visible = contexts["visible"]
         if isinstance(visible, Copies):
@@ -132,25 +132,18 @@ class HierarchicalAttention(nn.Module):
             real: which of them there are, bool (B, J, 1, 1).
         Returns: (B·K, T, D).
         """
-        heads = self.sentences.heads
-        q = self.sentences.query(self.sentences_query_norm(h)).unflatten(-1, (heads, -1))
+        q = self.sentences.queries(self.sentences_query_norm(h))
         q = q.unflatten(0, (len(real), 1, -1))  # (B, 1, K, T, H, C)
-        kv = self.sentences.kv(summaries).unflatten(-1, (2, heads, -1))
+        kv = self.sentences.kv(summaries).unflatten(-1, (2, self.sentences.heads, -1))
         k, v = kv.unbind(-3)  # (B, J, K, T, H, C) each
-        weights = self._weigh(q, k, real).to(v.dtype)
-        read = (weights.unsqueeze(-1) * v).sum(1)  # (B, K, T, H, C)
-        return self.sentences.out(read.flatten(-2).flatten(0, 1))
-
-    def _weigh(self, q: Tensor, k: Tensor, real: Tensor) -> Tensor:
-        """Return the weights of the sentences after dropout (B, J, K, T, H)."""
         if q.dtype.itemsize == 2:  # as in `attention`
             q, k = q.float(), k.float()
-        scores = (q * k).sum(-1) / math.sqrt(q.size(-1))
-        lowest = torch.finfo(scores.dtype).min
-        weights = scores.masked_fill(~real.unsqueeze(-1), lowest).softmax(1)
+        scores = (q * k).sum(-1) / math.sqrt(q.size(-1))  # (B, J, K, T, H)
+        weights = masked_softmax(scores, ~real.unsqueeze(-1), 1)
         record(self.sentences.name, weights.permute(0, 4, 2, 3, 1).flatten(2, 3))  # (B, H, K·T, J)
-        p = self.sentences.p if self.training else 0.0
-        return dropout(weights, p) if p else weights
+        weights = dropout(weights, self.sentences.p if self.training else 0.0).to(v.dtype)
+        read = (weights.unsqueeze(-1) * v).sum(1)  # (B, K, T, H, C)
+        return self.sentences.out(read.flatten(-2).flatten(0, 1))
 
 
 class HierarchicalAttentionNetwork(DocumentTransformer):
@@ -175,9 +168,11 @@ class HierarchicalAttentionNetwork(DocumentTransformer):
         super().__init__(settings, vocabularies)
         s = settings
         if s.side != "encoder" and s.context != "previous":
-            message = "the decoder reads what was translated before"
-            hint = "--set model.context=previous, or --set model.side=encoder"
-            raise ConfigError(message, where="model.side, model.context", hint=hint)
+            raise ConfigError(
+                "the decoder reads what was translated before",
+                where="model.side, model.context",
+                hint="--set model.context=previous, or --set model.side=encoder",
+            )
         encoder, decoder = s.side != "decoder", s.side != "encoder"
         self.encoder_context = HierarchicalAttention(s, "encoder_context") if encoder else None
         self.decoder_context = HierarchicalAttention(s, "decoder_context") if decoder else None
@@ -197,7 +192,7 @@ class HierarchicalAttentionNetwork(DocumentTransformer):
             words = context.copies or visible_words(context)
             contexts = self.encoder_context.remember(sources, words, context.rows)
             states = self.encoder_context(states, contexts)
-        memory = self.remember(states, memory_sight(batch, visible))
+        memory = self.remember(states, batch.segments or visible)
         if self.decoder_context is not None:
             with self._of_contexts():
                 parts = zip(context.of_like_length(), sources, strict=True)
@@ -214,7 +209,7 @@ class HierarchicalAttentionNetwork(DocumentTransformer):
         """
         learns = self.settings.context_gradients or not torch.is_grad_enabled()
         if isinstance(visible, Segments) and context.copies and learns:
-            # Half as many kernels as for two rows.
+            # One row needs half as many kernels as two.
             row = one_after_another(visible.queries, context.copies.segments.keys)
             both = self._encoded(torch.cat([src, context.ids], 1), own_sentence(row))
             states, of_contexts = both.split([src.size(1), context.ids.size(1)], 1)
@@ -226,9 +221,9 @@ class HierarchicalAttentionNetwork(DocumentTransformer):
 
     @contextlib.contextmanager
     def _of_contexts(self) -> Iterator[None]:
-        """Record under names of contexts; without gradients, if the settings say so."""
-        learning = self.settings.context_gradients and torch.is_grad_enabled()
-        with recorded_under("context."), torch.set_grad_enabled(learning):
+        """Record under names of contexts; compute without gradients, if the settings say so."""
+        learns = self.settings.context_gradients and torch.is_grad_enabled()
+        with recorded_under("context."), torch.set_grad_enabled(learns):
             yield
 
     def _encoded(self, ids: Tensor, visible: Sight) -> Tensor:
@@ -244,8 +239,11 @@ class HierarchicalAttentionNetwork(DocumentTransformer):
         return hidden, state
 
     def _targets(self, context: Context, states: Tensor) -> Tensor:
-        """Return the decoder's states of contexts (U, N, D), which the encoder's (U, M, D) precede.
+        """Return the decoder's states (U, N, D) of the target sides of contexts.
 
+        Args:
+            context: the contexts.
+            states: the encoder's of their sources (U, M, D).
         Raises: ValueError if the contexts have no target sides.
         """
         if context.tgt_in is None:

@@ -1,4 +1,4 @@
-"""A model's reads of its tables of embeddings, whatever the model is.
+"""Find or change the embedding lookups of any model.
 
 Every model looks words up with `F.embedding`, directly or in `nn.Embedding`.
 """

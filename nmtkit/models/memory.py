@@ -1,8 +1,7 @@
 """The associated memory: source words attend to words of other sentences, and a gate mixes them in.
 
-The paper (Jiang et al. 2019) describes its parts in words; readings.md lists what it leaves open. A
-sentence without context is translated as the Transformer would, bit for bit. context_encoder.py
-encodes the words of contexts.
+The paper (Jiang et al. 2019) describes its parts in words; readings.md lists what it leaves open.
+The translation of a sentence without context equals the Transformer's, bit for bit.
 
 Legend: B sentences, S source length, U different contexts of a batch, M their length, J contexts of
 a sentence, H heads, C width of one, D = H·C.
@@ -23,14 +22,19 @@ from nmtkit.data.context import Context, stacked
 from nmtkit.data.documents import ContextRule, Join
 from nmtkit.data.packing import Copies, Packing, Segments
 from nmtkit.errors import ConfigError
-from nmtkit.models.base import Memory, Vocabularies, memory_sight, source_sight
-from nmtkit.models.context_encoder import ContextEncoder, Reader
-from nmtkit.models.transformer import DocumentSettings, DocumentTransformer, visible_words
-from nmtkit.nn.attention import CrossAttention, SelfAttention, attention
+from nmtkit.models.base import Memory, Vocabularies, source_sight
+from nmtkit.models.transformer import (
+    DocumentSettings,
+    DocumentTransformer,
+    EncoderLayer,
+    visible_words,
+)
+from nmtkit.nn.attention import CrossAttention, SelfAttention
 from nmtkit.nn.capture import capturing, record, recorded_under
 from nmtkit.nn.dropout import Dropout
 from nmtkit.nn.embeddings import Embedder
-from nmtkit.nn.masks import Sight, Visible
+from nmtkit.nn.masks import Sight, Visible, masked_softmax
+from nmtkit.nn.recurrent import GRU, LSTM, Recurrent
 from nmtkit.nn.state import select_rows
 from nmtkit.nn.sublayer import GatedSum
 
@@ -47,7 +51,7 @@ class MemorySettings(DocumentSettings):
     """Several context sentences are one text with breaks between them (as in the paper's table), or
     a memory each, weighted.
     """
-    context_encoder: Reader = "gru"
+    context_encoder: Literal["gru", "lstm", "bigru", "none", "transformer"] = "gru"
     """What reads a context's embeddings: a recurrent layer, nothing (but positions are added), or
     as many layers as the source has.
     """
@@ -68,7 +72,7 @@ class MemorySettings(DocumentSettings):
 
 
 CONTEXTS_AT_ONCE = 2048
-"""Contexts of sentences that are read at once in a search."""
+"""A search reads at most this number of contexts at once, for all sentences of a batch together."""
 Contexts = tuple[Tensor, Tensor, Visible]
 
 
@@ -84,12 +88,70 @@ def mean(x: Tensor, visible: Visible) -> Tensor:
 
 
 def mean_of_packed(x: Tensor, packing: Packing) -> Tensor:
-    """Return the mean of each sentence, (1, N, D) -> (R, D), as `mean` does."""
+    """Return the `mean` of each sentence of a packed row, (1, N, D) -> (R, D)."""
     return mean(packing.padded(x), packing.visible)
 
 
+class ContextEncoder(nn.Module):
+    """Encodes the words of contexts.
+
+    Legend: U' contexts of similar length, M' their length.
+
+    Args:
+        settings: of the model.
+    """
+
+    def __init__(self, settings: MemorySettings) -> None:
+        super().__init__()
+        s, kind = settings, settings.context_encoder
+        self.rnn: Recurrent | None = None
+        if kind in ("gru", "lstm", "bigru"):
+            bidirectional = kind == "bigru"
+            if bidirectional and s.d_model % 2:
+                raise ConfigError(
+                    "two directions cannot share an odd width",
+                    where="model.d_model",
+                    hint="make d_model even",
+                )
+            cell = LSTM if kind == "lstm" else GRU
+            self.rnn = Recurrent(cell, s.d_model, s.d_model // (1 + bidirectional), bidirectional)
+        layers = s.encoder_layers if kind == "transformer" else 0
+        self.layers = s.stack(EncoderLayer(s) for _ in range(layers))
+        self.norm = s.last_norm() if kind == "transformer" else nn.Identity()
+        self.dropout = Dropout(s.dropout)
+
+    def forward(self, context: Context, embedder: Embedder) -> list[Tensor]:
+        """Return the words of contexts, contexts of similar length together, (U', M', D) each.
+
+        Args:
+            embedder: the source's.
+        """
+        parts = context.of_like_length()
+        if self.rnn is None:
+            of_parts = []
+            for part in parts:
+                visible = visible_words(part)
+                x = embedder(part.ids, visible=visible)
+                for layer in self.layers:
+                    x = layer(x, visible)
+                of_parts.append(self.norm(x))
+            return of_parts
+        # A recurrent layer needs no positions, and no parts either: padding costs it nothing.
+        words = self.dropout(embedder.table(context.ids))
+        if context.copies is not None:
+            packing = context.copies.segments.keys
+            states, _ = self.rnn(packing.padded(words), packing.lengths)
+            return [packing.packed(states)]
+        states, _ = self.rnn(words, context.lengths)
+        rows = states.split([len(part.ids) for part in parts])
+        return [x[:, : part.ids.size(1)] for part, x in zip(parts, rows, strict=True)]
+
+
 class InterSentenceAttention(CrossAttention):
-    """Attention to each context by itself; a softmax over mean raw scores weighs the contexts."""
+    """Attention to each context by itself; a softmax over mean raw scores weighs the contexts.
+
+    Source: Jiang et al. 2019, inter-sentence attention.
+    """
 
     def read(
         self, x: Tensor, contexts: Contexts, rows: Tensor, visible: Visible, everywhere: bool
@@ -105,13 +167,12 @@ class InterSentenceAttention(CrossAttention):
             visible: the real positions of x, bool (B, 1, S); None = all.
             everywhere: True if J = U, and every sentence reads all contexts in their order.
         Returns: (B, S, D).
-        Source: Jiang et al. 2019, inter-sentence attention.
         """
-        q = self.query(x).unflatten(-1, (self.heads, -1))  # (B, S, H, C)
-        at_once = everywhere or torch.is_grad_enabled() or capturing()
-        if at_once or rows.numel() <= CONTEXTS_AT_ONCE:
+        q = self.queries(x)  # (B, S, H, C)
+        if torch.is_grad_enabled() or capturing() or rows.numel() <= CONTEXTS_AT_ONCE:
             return self._read(q, contexts, rows, visible, everywhere)
-        # A long document's contexts, for a batch of sentences, would not fit into memory.
+        # One sentence at a time: a long document's contexts, for a whole batch, would not fit into
+        # memory.
         sentences = []
         for i, count in enumerate((rows >= 0).sum(1).clamp(min=1).tolist()):
             real = None if visible is None else visible[i : i + 1]
@@ -127,53 +188,43 @@ class InterSentenceAttention(CrossAttention):
             source: keys and values of the contexts' words, (1, H, M, C) each.
             copies: what the sentences read.
         """
-        q = copies.repeated(self.query(x).unflatten(-1, (self.heads, -1)))  # (1, J·S, H, C)
-        p = self.p if self.training else 0.0
-        read = attention(q, *source, copies.segments, p=p, name=self.name)
+        q = copies.repeated(self.queries(x))  # (1, J·S, H, C)
+        read = self.context(q, *source, copies.segments)
         read = read.unflatten(1, (len(copies.has), -1)).squeeze(0)  # (J, S, D)
         if len(read) > 1:
             keys = mean_of_packed(source[0].transpose(1, 2).flatten(2), copies.segments.keys)
             queries = mean_of_packed(q.flatten(2), copies.segments.queries)
             scores = copies.per_position(self._scores(queries, keys).unsqueeze(-1))  # (J, S, 1)
-            lowest = torch.finfo(scores.dtype).min
-            weights = scores.masked_fill(~copies.has.unsqueeze(-1), lowest).softmax(0)
+            weights = masked_softmax(scores, ~copies.has.unsqueeze(-1), 0)
             read = read * weights.to(read.dtype)
         return self.out(read.sum(0, keepdim=True))
 
     def _read(
         self, q: Tensor, contexts: Contexts, rows: Tensor, visible: Visible, everywhere: bool
     ) -> Tensor:
-        read = self._read_each(q, contexts, rows, everywhere)  # (B, J, S, D)
-        if rows.size(1) == 1:  # its weight is 1
-            return self.out(read[:, 0])
-        weights = self._weigh(q, contexts, rows, visible)
-        record(f"{self.name}_sentences", weights)
-        return self.out((read * weights.to(read.dtype)[..., None, None]).sum(1))
-
-    def _read_each(self, q: Tensor, contexts: Contexts, rows: Tensor, everywhere: bool) -> Tensor:
-        """Return what the words read of each context by itself (B, J, S, D)."""
+        """Return `read` of projected queries (B, S, H, C)."""
         batch, count = rows.shape
-        attend = partial(attention, p=self.p if self.training else 0.0, name=self.name)
         if everywhere:  # keys are not copied
-            queries = q.flatten(0, 1).expand(len(contexts[0]), -1, -1, -1)  # (U, B·S, H, C)
-            return attend(queries, *contexts).unflatten(1, (batch, -1)).transpose(0, 1)
-        queries = q.repeat_interleave(count, dim=0)  # (B·J, S, H, C)
-        of_rows = select_rows(contexts, rows.clamp(min=0).flatten())  # (B·J, …) each
-        return attend(queries, *of_rows).unflatten(0, (batch, -1))
-
-    def _weigh(self, q: Tensor, contexts: Contexts, rows: Tensor, visible: Visible) -> Tensor:
-        """Return the weights of the contexts of each sentence (B, J).
-
-        The mean over heads, words and context words of q·k is the product of the means.
-        """
+            queries = q.flatten(0, 1).expand(count, -1, -1, -1)  # (U, B·S, H, C)
+            read = self.context(queries, *contexts).unflatten(1, (batch, -1)).transpose(0, 1)
+        else:
+            queries = q.repeat_interleave(count, dim=0)  # (B·J, S, H, C)
+            of_rows = select_rows(contexts, rows.clamp(min=0).flatten())  # (B·J, …) each
+            read = self.context(queries, *of_rows).unflatten(0, (batch, -1))  # (B, J, S, D)
+        if count == 1:  # its weight is 1
+            return self.out(read[:, 0])
         k, _, of_context = contexts
         keys = mean(k.transpose(1, 2).flatten(2), of_context)[rows.clamp(min=0)]  # (B, J, D)
         queries = mean(q.flatten(2), visible).unsqueeze(1)  # (B, 1, D)
-        scores = self._scores(queries, keys)
-        return scores.masked_fill(rows < 0, torch.finfo(scores.dtype).min).softmax(-1)
+        weights = masked_softmax(self._scores(queries, keys), rows < 0, -1)  # (B, J)
+        record(f"{self.name}_sentences", weights)
+        return self.out((read * weights.to(read.dtype)[..., None, None]).sum(1))
 
     def _scores(self, queries: Tensor, keys: Tensor) -> Tensor:
-        """Return mean raw scores (…) of the means of queries and keys (…, D)."""
+        """Return the mean over heads, words and context words of q·k/√C (…).
+
+        It is the product of the means of queries and keys (…, D).
+        """
         width = queries.size(-1) // self.heads
         return (queries * keys).sum(-1) / (self.heads * math.sqrt(width))
 
@@ -190,7 +241,7 @@ class AssociatedMemory(nn.Module):
     def __init__(self, settings: MemorySettings) -> None:
         super().__init__()
         s = self.settings = settings
-        self.encoder = ContextEncoder(s, s.context_encoder)
+        self.encoder = ContextEncoder(s)
         if s.inter_attention:
             self.first = SelfAttention(*s.attention_sizes)
             self.first_residual = s.residual("post")
@@ -216,76 +267,61 @@ class AssociatedMemory(nn.Module):
         """Return the encoder's states with the contexts mixed in.
 
         Args:
-            states: (B, S, D).
+            states: the encoder's (B, S, D).
             embedded: the source's embeddings (B, S, D).
-            visible: what a position of it may attend to.
+            visible: what a source position may attend to.
             context: of the sentences.
             embedder: the source's.
         Returns: (B, S, D); the states of a sentence without context are unchanged.
         Source: Jiang et al. 2019; the gate is that of Voita et al. 2018.
         """
-        queries, residual = self._queries(states, embedded, visible), self.read_residual
-        with recorded_under("context."):
-            parts = self._read_contexts(context, embedder)
+        queries = states
+        if self.settings.inter_attention and self.settings.query_from == "embed":
+            first = partial(self.source_first or self.first, visible=visible)
+            queries = self.source_residual(embedded, first)
+        with recorded_under("context."):  # the words of each part of the contexts, (U', M', D) each
+            parts = self.encoder(context, embedder)
+            if self.settings.inter_attention:
+                parts = [
+                    self.first_residual(words, partial(self.first, visible=visible_words(part)))
+                    for words, part in zip(parts, context.of_like_length(), strict=True)
+                ]
         read = self._attend_to_contexts(queries, visible, context, parts)
         if self.settings.context_residual:
-            read = residual.leave(queries, read)
+            read = self.read_residual.leave(queries, read)
         else:
-            read = residual.norm(self.dropout(read))
+            read = self.read_residual.norm(self.dropout(read))
         read = self.feed_forward_residual(read, self.feed_forward)
         return self.gate.mix(states, read, context.has, "memory.gate")
-
-    def _queries(self, states: Tensor, embedded: Tensor, visible: Sight) -> Tensor:
-        """Return the queries of the attention to the contexts (B, S, D)."""
-        if not self.settings.inter_attention or self.settings.query_from == "encoder":
-            return states
-        first = self.source_first or self.first
-        return self.source_residual(embedded, partial(first, visible=visible))
 
     def _attend_to_contexts(
         self, queries: Tensor, visible: Sight, context: Context, parts: list[Tensor]
     ) -> Tensor:
-        """Return what the queries (B, S, D) read of the parts of the contexts: (B, S, D)."""
-        if context.copies is not None:
-            return self._attend_to_packed_contexts(queries, context.copies, parts)
+        """Return what the queries read of the parts of the contexts: (B, S, D) -> (B, S, D).
+
+        A sentence without context reads any finite numbers, which `GatedSum.mix` leaves out.
+        """
+        copies, attends = context.copies, self.settings.inter_attention
+        if copies is not None and attends:
+            return self.inter.read_packed(queries, self.inter.source(*parts), copies)
+        if copies is not None:
+            has = copies.has.unsqueeze(-1)
+            means = copies.per_position(mean_of_packed(parts[0], copies.segments.keys))  # (J, S, D)
+            total = means.masked_fill(~has, 0).sum(0, keepdim=True)
+            return (total / has.sum(0).clamp(min=1)).to(parts[0].dtype)
         rows, of_context = context.rows, visible_words(context)
         assert not isinstance(visible, Segments) and not isinstance(of_context, Segments)
         everywhere = self.settings.memory_scope == "batch" and self.training
-        if everywhere:
+        if everywhere:  # a sentence with a context reads those of all sentences
             every = torch.arange(len(context.ids), device=rows.device)
             rows = torch.where(rows[:, :1] >= 0, every, -1)
-        if self.settings.inter_attention:
+        if attends:
             contexts = *self.inter.source(*parts), of_context
             return self.inter.read(queries, contexts, rows, visible, everywhere)
         words = stacked(parts)
         means = mean(words, of_context)[rows.clamp(min=0)]  # (B, J, D)
         total = mean(means, (rows >= 0).unsqueeze(1)).to(words.dtype)
         return total.unsqueeze(1).expand_as(queries)
-
-    def _attend_to_packed_contexts(
-        self, queries: Tensor, copies: Copies, parts: list[Tensor]
-    ) -> Tensor:
-        """Return what the queries (1, S, D) of a packed batch read: (1, S, D).
-
-        A sentence without context reads <pad>; `GatedSum.mix` then returns its states unchanged.
-        """
-        if self.settings.inter_attention:
-            return self.inter.read_packed(queries, self.inter.source(*parts), copies)
-        (words,), has = parts, copies.has.unsqueeze(-1)
-        means = copies.per_position(mean_of_packed(words, copies.segments.keys))  # (J, S, D)
-        total = means.masked_fill(~has, 0).sum(0, keepdim=True)
-        return (total / has.sum(0).clamp(min=1)).to(words.dtype)
-
-    def _read_contexts(self, context: Context, embedder: Embedder) -> list[Tensor]:
-        """Return the words of each part of the contexts, (U', M', D) each."""
-        parts = self.encoder(context, embedder)
-        if not self.settings.inter_attention:
-            return parts
-        visible = map(visible_words, context.of_like_length())
-        return [
-            self.first_residual(words, partial(self.first, visible=real))
-            for words, real in zip(parts, visible, strict=True)
-        ]
 
 
 class AssociatedMemoryTransformer(DocumentTransformer):
@@ -303,9 +339,11 @@ class AssociatedMemoryTransformer(DocumentTransformer):
         s = settings
         batch_wide = s.memory_scope == "batch"
         if batch_wide and s.context_size > 1 and s.context_join == "concatenate":
-            hint = "with model.context_size above 1: --set model.context_join=parallel"
-            message = "the contexts of a batch are a memory each, and not one text"
-            raise ConfigError(message, where="model.memory_scope", hint=hint)
+            raise ConfigError(
+                "the contexts of a batch are a memory each, and not one text",
+                where="model.memory_scope",
+                hint="with model.context_size above 1: --set model.context_join=parallel",
+            )
         self.join = "parallel" if batch_wide else s.context_join
         self.memory = AssociatedMemory(s)
 
@@ -315,7 +353,9 @@ class AssociatedMemoryTransformer(DocumentTransformer):
 
     @property
     def context_rule(self) -> ContextRule:
-        """See `Model.context_rule`; outside training a document is the memory: no batch matters."""
+        """See `Model.context_rule`; outside training the memory of a batch is a whole document, so
+        that batches do not matter.
+        """
         whole = self.settings.memory_scope == "batch" and not self.training
         return dataclasses.replace(super().context_rule, whole=whole)
 
@@ -325,4 +365,4 @@ class AssociatedMemoryTransformer(DocumentTransformer):
         states = self.through_encoder(embedded, visible)
         if batch.context is not None:
             states = self.memory(states, embedded, visible, batch.context, self.src_embedder)
-        return self.remember(states, memory_sight(batch, visible))
+        return self.remember(states, batch.segments or visible)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from nmtkit.data.batches import Batch
 from nmtkit.data.packing import Segments
 from nmtkit.errors import ConfigError
-from nmtkit.models.base import Memory, Vocabularies, memory_sight, source_sight
+from nmtkit.models.base import Memory, Vocabularies, source_sight
 from nmtkit.models.phrase_cuts import Phrases, in_packed, in_rows, ngrams, parsed
 from nmtkit.models.transformer import DecoderLayer, EncoderLayer, Transformer, TransformerSettings
 from nmtkit.nn import gpu
@@ -71,8 +71,9 @@ class PhraseSettings(TransformerSettings):
 
 
 class HalfOfW1(Linear):
-    """Half of W1: the columns that multiply R_t, or those that multiply R_all. Its initial weights
-    have the bounds of the whole W1 (2·D inputs).
+    """Half of W1: the columns that multiply R_t, or those that multiply R_all.
+
+    Its initial weights have the bounds of the whole W1, which has 2·D inputs.
     """
 
     def draw(self, init: Init) -> None:
@@ -92,7 +93,8 @@ class PhraseGenerator(nn.Module):
     def __init__(self, settings: PhraseSettings) -> None:
         super().__init__()
         self.settings, width = settings, settings.d_model
-        if settings.attentive:  # W1 [R_t | R_all] + b1 in two halves, the second once a phrase
+        if settings.attentive:
+            # W1 [R_t | R_all] + b1 = W1a R_t + (W1b R_all + b1), the second half once per phrase.
             self.token = HalfOfW1(width, width, bias=False)
             self.summary = HalfOfW1(width, width)
             self.score = Linear(width, 1, bias=False)
@@ -107,16 +109,16 @@ class PhraseGenerator(nn.Module):
         x = gpu.low_precision_copy(x).flatten(0, 1)  # (N, D)
         tokens = phrases.gathered(x)  # (P, m, D)
         if s.glance == "max":
-            glance = tokens.max(1).values  # Eq. 2; the gradient goes to the maximum
+            glance = tokens.max(1).values  # (P, D), R_all of Eq. 2
         else:
-            glance = torch.bmm(phrases.shares, tokens).squeeze(1)
+            glance = torch.bmm(phrases.shares, tokens).squeeze(1)  # (P, D)
         if not s.attentive:
             return glance.view(shape)
         summary = phrases.per_token(self.summary(glance))  # (N, D)
         hidden = torch.sigmoid(self.dropout(self.token(x) + summary))
         scores = phrases.gathered(self.score(hidden)).mT  # (P, 1, m), Eq. 3
         if s.generator == "softmax":
-            with torch.autocast(x.device.type, enabled=False):  # which would keep 32 bits
+            with torch.autocast(x.device.type, enabled=False):  # autocast would keep 32 bits
                 weights = (scores + phrases.mask).softmax(-1)  # Eq. 4
             return torch.bmm(weights, tokens).view(shape)  # Eq. 5
         weights = torch.sigmoid(scores) * phrases.shares
@@ -153,13 +155,10 @@ class PhraseSublayer(nn.Module):
         Returns: (R, T, D).
         """
         o = self.attention(h, keys, visible)
-        both = torch.cat(
-            [gpu.low_precision_copy(h).to(o.dtype), o], dim=-1
-        )  # under autocast both have 16 bits
-        hidden = self.inner(both, sigmoid=True)
-        return self.residual.leave(
-            x + o if self.adds_attention else x, self.outer(self.dropout(hidden))
-        )
+        # Under autocast both halves of [x|o] have 16 bits.
+        both = torch.cat([gpu.low_precision_copy(h).to(o.dtype), o], dim=-1)
+        combined = self.outer(self.dropout(self.inner(both, sigmoid=True)))
+        return self.residual.leave(x + o if self.adds_attention else x, combined)
 
 
 class PhraseEncoderLayer(EncoderLayer):
@@ -204,11 +203,13 @@ class PhraseTransformer(Transformer):
     def __init__(self, settings: PhraseSettings, vocabularies: Vocabularies) -> None:
         s = settings
         if s.generator != "softmax" and not s.attentive:
-            message = "without attention the tokens of a phrase have no weights"
-            where = "model.generator, model.attentive"
-            raise ConfigError(message, where=where, hint="leave out one of them")
+            raise ConfigError(
+                "without attention the tokens of a phrase have no weights",
+                where="model.generator, model.attentive",
+                hint="leave out one of them",
+            )
         super().__init__(settings, vocabularies)
-        # Embeddings and every layer make phrases; the decoder alone reads the last ones.
+        # Embeddings and every layer make phrases. Only the decoder reads those of the top layer.
         levels = s.encoder_layers + 1
         of_layers = s.stack(PhraseGenerator(s) for _ in range(s.encoder_layers))
         self.generators = nn.ModuleList([*of_layers, PhraseGenerator(s)])
@@ -241,44 +242,38 @@ class PhraseTransformer(Transformer):
         visible, phrases = source_sight(batch), batch.prepared or self._cut(batch)
         phrases = phrases.of_type(gpu.product_type(self.src_embedder.table.weight))
         x = gpu.with_low_precision_copy(self.src_embedder(batch.src, visible=visible))
-        tokens, vectors = self._through_levels(x, phrases, visible)
+        # Tokens (B, S, D) and phrases (B, c, D) of all levels, the embeddings first.
+        tokens, vectors = [x], []
+        for layer, generator in zip(self.encoder, self.generators, strict=False):
+            x, of_level = layer.read(x, generator, phrases, visible)
+            tokens.append(x)
+            vectors.append(of_level)
+        tokens[-1] = self.encoder_norm(x)
+        vectors.append(self.generators[-1](tokens[-1], phrases))
         mixed_phrases = self._mixed(vectors, self.phrase_mixture, "phrase_mixture")
         mixed_tokens = self._mixed(tokens, self.token_mixture, "token_mixture")
-        layers = [layer.remember(x) for layer, x in zip(self.decoder, mixed_tokens, strict=True)]
         seen = phrases.visible
         if batch.segments is not None and isinstance(seen, Segments):
             seen = Segments(batch.segments.queries, seen.keys)
-        for layer, part, x in zip(self.decoder, layers, mixed_phrases, strict=True):
-            part["phrases"] = layer.phrases.attention.source(x), seen
-        return {"states": tokens[-1], "visible": memory_sight(batch, visible), "layers": layers}
-
-    def _through_levels(
-        self, x: Tensor, phrases: Phrases, visible: Sight
-    ) -> tuple[list[Tensor], list[Tensor]]:
-        """Return the tokens (B, S, D) and the phrases (B, c, D) of all levels, the embeddings x
-        first.
-        """
-        tokens, vectors = [x], []
-        for layer, generator in zip(self.encoder, self.generators, strict=False):
-            x, level = layer.read(tokens[-1], generator, phrases, visible)
-            tokens.append(x)
-            vectors.append(level)
-        tokens[-1] = self.encoder_norm(tokens[-1])
-        return tokens, [*vectors, self.generators[-1](tokens[-1], phrases)]
+        layers = []
+        reads = zip(self.decoder, mixed_tokens, mixed_phrases, strict=True)
+        for layer, of_tokens, of_phrases in reads:
+            keys = layer.phrases.attention.source(of_phrases)
+            layers.append(layer.remember(of_tokens) | {"phrases": (keys, seen)})
+        return {"states": tokens[-1], "visible": batch.segments or visible, "layers": layers}
 
     def _cut(self, batch: Batch) -> Phrases:
         """Return the phrases of a batch."""
-        packing = None if batch.segments is None else batch.segments.keys
-        lengths, columns = batch.src_lengths, batch.src.size(1)
-        if packing is not None:
+        lengths, columns, padded = batch.src_lengths, batch.src.size(1), batch.src_padded
+        if batch.segments is not None:
+            packing, padded = batch.segments.keys, True
             lengths, columns = packing.offsets.diff(), packing.positions.size(1)
-        padded = batch.src_padded or packing is not None
-        sizes = ngrams(lengths, columns, padded, self.settings.phrase_length == "batch")
-        # Phrases of n-grams have 3 tokens, but for the last ones of the sentences.
+        sizes = ngrams(lengths, columns, padded, self.reads_batch_length)
+        # An n-gram has 3 tokens at least, except for the last one of a sentence.
         most = (batch.src.size(1) + 2 * len(lengths)) // 3
         if batch.spans is not None and self.reads_spans:
             sizes, padded, most = parsed(batch.spans, sizes), True, batch.src.size(1)
-        if packing is None:
+        if batch.segments is None:
             return in_rows(sizes, columns, padded)
         return in_packed(sizes, packing, min(most, sizes.numel()))
 

@@ -1,4 +1,4 @@
-"""Cuts of sentences into phrases of consecutive tokens: n-grams, or phrases of parse trees.
+"""Cut sentences into phrases of consecutive tokens: n-grams, or phrases of parse trees.
 
 A cut is the number of tokens of each phrase of each sentence, (B, c), with zeros after the last
 phrase.
@@ -20,33 +20,33 @@ from nmtkit.nn.masks import Sight, additive
 
 
 class Phrases(NamedTuple):
-    """P phrases of at most m consecutive tokens of a batch, whose rows stand one after another:
-    N = B·S tokens, or the N tokens of a packed row.
+    """P phrases of at most m consecutive tokens of a batch.
 
-    Unused phrases, which round up the number, have no tokens and are never attended to.
+    The rows of the batch stand one after another: N = B·S tokens, or the N tokens of a packed row.
+    Unused phrases, which round up P, have no tokens and are never attended to.
     """
 
     cells: Tensor
-    """int64 (N), each token as an index into P·m; padding is in a cell without a token."""
+    """int64 (N), the place of each token, an index into P·m; padding has a place without token."""
     owners: Tensor
     """int64 (N), the phrase of each token; any phrase for padding."""
     tokens: Tensor
-    """int64 (P, m), the tokens of each phrase; the last one again where there is no further one."""
+    """int64 (P, m), the tokens of each phrase; the last one is repeated up to m."""
     real: Tensor
-    """(P, 1, m): which of `tokens` there are, True or 1."""
+    """(P, 1, m), True or 1 for a token of the phrase, False or 0 for a repeated one."""
     visible: Sight
     """Which phrases a source position may attend to, bool (B, 1, c); None = all."""
     mask: Any = None
-    """From `of_type`, (P, 1, m), numbers to add to scores: low ones where there is no token."""
+    """From `of_type`, (P, 1, m), numbers to add to scores: low where `real` is 0."""
 
     def of_type(self, dtype: torch.dtype) -> Phrases:
-        """Return the phrases with numbers of the type of states of tokens."""
+        """Return the phrases with `real` and `mask` in the number type of token states."""
         mask = additive(self.real, dtype) / 2  # a sum with a score is finite, also of float16
         return self._replace(real=self.real.to(dtype), mask=mask)
 
     @property
     def shares(self) -> Tensor:
-        """Return 1 / the number of tokens of a phrase, 0 where there is no token, (P, 1, m)."""
+        """Return 1 / the number of tokens of a phrase, 0 where `real` is 0, (P, 1, m)."""
         return self.real / self.real.sum(-1, keepdim=True).clamp(min=1)
 
     def gathered(self, x: Tensor) -> Tensor:
@@ -69,7 +69,7 @@ class _PerToken(torch.autograd.Function):
         return x.index_select(0, owners)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
+    def backward(ctx: Any, gradient: Tensor) -> Any:
         tokens, real = ctx.saved_tensors
         of_phrases = gradient.index_select(0, tokens.flatten()).view(*tokens.shape, -1)
         return torch.bmm(real, of_phrases).squeeze(1), None, None, None
@@ -91,8 +91,8 @@ def ngrams(lengths: Tensor, columns: int, padded: bool, by_batch: bool = False) 
     Source: Xu et al. 2020, §3.1.
     """
     size = longest_phrase(torch.full_like(lengths, columns) if by_batch else lengths)[:, None]
-    # The largest number of phrases follows from S alone: below 49 tokens it is that of 18 tokens,
-    # 6. A phrase too many has no token.
+    # The largest number of phrases follows from S alone: up to 48 tokens a sentence has at most 6,
+    # as one of 18 tokens has. A phrase too many has no token.
     largest = -(-columns // 3) if columns < 18 else max(6, -(-columns // 8))
     count = -(-columns // _longest(columns)) if by_batch or not padded else largest
     starts = torch.arange(count, device=lengths.device) * size  # (B, c)
@@ -158,8 +158,12 @@ def _longest(columns: int) -> int:
 
 
 def _phrases(starts: Tensor, sizes: Tensor, count: int, longest: int) -> Phrases:
-    """Return phrases from the first token and the number of tokens of each (P), among N tokens; the
-    cell of what is no token is -1.
+    """Return phrases of N tokens; the cell of a token in no phrase is -1.
+
+    Args:
+        starts, sizes: the first token and the number of tokens of each phrase (P).
+        count: N.
+        longest: m.
     """
     steps = torch.arange(longest, device=starts.device)
     starts, sizes = starts[:, None], sizes[:, None]

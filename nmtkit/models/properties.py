@@ -80,7 +80,10 @@ def _differences(
     changed = model.decode(other, memory)[0]
     if not _equal(changed[:, :-1][earlier], whole[:, :-1][earlier]):
         sentences.append(NOT_CAUSAL)
-    singles = [_searched_states(model, of_pair)[0] for of_pair in alone]  # (T', D) each
+    singles = []  # (T', D) each
+    for pair in alone:
+        assert pair.tgt_in is not None
+        singles.append(model.decode(pair.tgt_in, model.encode(without_targets(pair)))[0][0])
     if not (model.reads_batch_length or _equal(torch.cat(singles), whole[real])):
         sentences.append(NOT_ALONE)
     if packed is not None:
@@ -130,9 +133,10 @@ def _fault_of_steps(
         if early or is_out_of_memory(error):
             raise
         return NOT_STEPWISE
-    kept = continued // ROWS
-    every = real[kept]
-    return "" if _equal(torch.cat(steps, 1)[every], whole[kept][every]) else NOT_STEPWISE
+    sentences = continued // ROWS
+    where = real[sentences]
+    same = _equal(torch.cat(steps, 1)[where], whole[sentences][where])
+    return "" if same else NOT_STEPWISE
 
 
 def _rows_first(tree: Memory | State, rows: int) -> bool:
@@ -142,16 +146,10 @@ def _rows_first(tree: Memory | State, rows: int) -> bool:
     return all(leaf.shape[:1] == (rows,) for leaf in leaves if isinstance(leaf, Tensor))
 
 
-def _searched_states(model: Model, batch: Batch) -> Tensor:
-    """Return the hidden states (B, T, D) of a model that encodes sources alone, as for a search."""
-    assert batch.tgt_in is not None
-    return model.decode(batch.tgt_in, model.encode(without_targets(batch)))[0]
-
-
 def _checked(model: Model, tgt_in: Tensor, returned: Any) -> Tensor:
-    """Return the hidden states in what `decode` returned.
+    """Return the hidden states (B, T, D) of what `decode` returned.
 
-    Raises: ConfigError if it has none, or `logits` of them have another size than the vocabulary.
+    Raises: ConfigError if there are none, or if the size of their `logits` is not the vocabulary's.
     """
     shape, vocabulary = (*tgt_in.shape, model.width), model.vocabularies.tgt
     match returned:
@@ -169,7 +167,7 @@ def _checked(model: Model, tgt_in: Tensor, returned: Any) -> Tensor:
 
 
 def _without_gradient(model: Model, batch: Batch) -> list[str]:
-    """Return the names of the learnt parameters on which no logit of a training depends."""
+    """Return the names of the trainable parameters that no logit depends on."""
     model.train()
     number = model.logits(target_states(model, batch)).sum()
     model.eval()
@@ -181,7 +179,7 @@ def _without_gradient(model: Model, batch: Batch) -> list[str]:
 
 
 def _equal(states: Tensor, expected: Tensor) -> bool:
-    """True if states (N, D) are about equal, as far as they are finite: training says if not."""
+    """True if states (N, D) are about equal where both are finite."""
     finite = states.isfinite() & expected.isfinite()
     scale = expected[finite].abs().max().item() if finite.any() else 0.0
     return bool(((states - expected)[finite].abs() <= TOLERANCE * scale).all())

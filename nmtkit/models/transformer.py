@@ -19,7 +19,6 @@ from nmtkit.models.base import (
     State,
     Vocabularies,
     embedding_tables,
-    memory_sight,
     source_sight,
 )
 from nmtkit.nn import cpu
@@ -142,21 +141,18 @@ class DecoderLayer(nn.Module):
         """Return what this layer reads of the encoder's states (B, S, D), once per sentence."""
         return {"source": self.cross.source(states)}
 
-    def forward(
-        self, x: Tensor, memory: Memory, visible: Sight, cache: Cache | None, index: int
-    ) -> Tensor:
+    def forward(self, x: Tensor, memory: Memory, visible: Sight, cache: Cache | None) -> Tensor:
         """One layer of the decoder.
 
         Args:
             x: (R, T, D).
             memory: from `remember`, B rows.
             visible: bool (B, 1, S), the real source positions.
-            cache: the positions before these, None if x is the whole target.
-            index: of this layer, in the cache.
+            cache: the positions before these; None if x is the whole target.
         Returns: (R, T, D).
         """
         own = own_sentence(packing_of(visible))
-        attend = partial(self.attention, visible=own, causal=True, cache=cache, layer=index)
+        attend = partial(self.attention, visible=own, causal=True, cache=cache)
         x = self.read_source(self.attention_residual(x, attend), memory, visible)
         return self.feed_forward_residual(x, self.feed_forward)
 
@@ -225,7 +221,7 @@ class Transformer(Model):
         """
         visible = source_sight(batch)
         x = self.src_embedder(batch.src, visible=visible)
-        return self.remember(self.through_encoder(x, visible), memory_sight(batch, visible))
+        return self.remember(self.through_encoder(x, visible), batch.segments or visible)
 
     def through_encoder(self, x: Tensor, visible: Sight) -> Tensor:
         """Return the encoder's states of inputs x (B, S, D): (B, S, D)."""
@@ -234,7 +230,13 @@ class Transformer(Model):
         return self.encoder_norm(x)
 
     def remember(self, states: Tensor, visible: Sight) -> Memory:
-        """Return the memory of source states (B, S, D): what the decoder computes once."""
+        """Return what the decoder computes once per sentence.
+
+        Args:
+            states: of the source (B, S, D).
+            visible: what a target position may attend to in the source: of a padded batch bool
+                (B, 1, S) or None, of a packed batch its own sentence.
+        """
         layers = [layer.remember(states) for layer in self.decoder]
         visible = cpu.search_mask(visible, states)
         return {"states": states, "visible": visible, "layers": layers}
@@ -247,8 +249,8 @@ class Transformer(Model):
         x = self.tgt_embedder(tgt_in, start, memory["visible"])
         if cache is not None:
             cache.begin(tgt_in.size(0), memory["states"].size(0), tgt_in.size(1), x)
-        for index, layer in enumerate(self.decoder):
-            x = layer(x, memory["layers"][index], memory["visible"], cache, index)
+        for layer, of_layer in zip(self.decoder, memory["layers"], strict=True):
+            x = layer(x, of_layer, memory["visible"], cache)
         return self.decoder_norm(x), None if cache is None else {"cache": cache}
 
 

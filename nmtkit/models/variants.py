@@ -46,8 +46,11 @@ def load_variant(name: str) -> type[Model]:
         check_base(cls.Settings, ModelSettings, f"Settings of {name}", "--variant", guide)
         return cls
     own = "`nmtkit variants` lists them, package.module:Class is one of your own"
-    hint = f"{nearest(name, VARIANTS)} - {own}"
-    raise ConfigError(f"unknown variant '{name}'", where="--variant", hint=hint)
+    raise ConfigError(
+        f"unknown variant '{name}'",
+        where="--variant",
+        hint=f"{nearest(name, VARIANTS)} - {own}",
+    )
 
 
 def default_name(variant: str) -> str:
@@ -67,9 +70,8 @@ def common_width(preset: str, model: Mapping[str, Any]) -> int:
         preset: its name; one that no longer exists counts as none.
         model: the settings of the model.
     """
-    of_preset = settings.load_preset(preset).get("model", {}) if preset in preset_names() else {}
-    widths = model.get("d_model"), model.get("d_embedding"), of_preset.get("d_model")
-    return int(next(filter(None, widths), 256))
+    sizes = settings.load_preset(preset).get("model", {}) if preset in preset_names() else {}
+    return int(model.get("d_model") or model.get("d_embedding") or sizes.get("d_model") or 256)
 
 
 def build_model(
@@ -92,8 +94,11 @@ def build_model(
     except ConfigError as error:  # settings that do not go together: it names keys, not the file
         if file is None:
             raise
-        where = ", ".join(filter(None, [str(file), error.where]))
-        raise ConfigError(error.message, where=where, hint=error.hint) from error
+        raise ConfigError(
+            error.message,
+            where=", ".join(filter(None, [str(file), error.where])),
+            hint=error.hint,
+        ) from error
     model.initialise()
     return model
 
@@ -114,11 +119,17 @@ def describe(preset: str | None = None, vocab_size: int | None = None) -> list[d
     rows = []
     for name, variant in VARIANTS.items():
         cls = load_variant(name)
-        with torch.device("meta"):  # shapes alone, no memory
-            parameters = count_parameters(build_model(name, cls.adapt(sizes), vocabularies))
-        keys = [asdict(setting) for setting in fields.describe(cls.Settings)]
-        row = {"name": name, "what": variant.summary, "paper": cls.paper}
-        rows.append(row | {"parameters": parameters, "settings": keys})
+        with torch.device("meta"):  # only shapes, no memory
+            model = build_model(name, cls.adapt(sizes), vocabularies)
+        rows.append(
+            {
+                "name": name,
+                "what": variant.summary,
+                "paper": cls.paper,
+                "parameters": count_parameters(model),
+                "settings": [asdict(setting) for setting in fields.describe(cls.Settings)],
+            }
+        )
     return rows
 
 

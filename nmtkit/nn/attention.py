@@ -7,6 +7,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from contextlib import nullcontext
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -56,14 +57,20 @@ def attention(
         return _within_sentences(q, k, v, visible, causal, p)
     rows, steps, heads, width = q.shape
     q = q.reshape(k.size(0), -1, heads, width).transpose(1, 2)  # (B, H, K·T, C)
-    # A Python bool: "causal and steps > 1" would be a symbol in a compiled graph, which no kernel
-    # accepts.
+    # "causal and steps > 1" would be a symbol in a compiled graph, which no kernel accepts.
     if steps == 1:
         causal = False
+    context: Tensor | None
     if capturing() or cpu.writes_attention_out(q, k):
         context = _explicit(q, k, v, visible, causal, p, name, parts)
+    elif causal and visible is None and q.size(2) == k.size(2):
+        context = F.scaled_dot_product_attention(q, k, v, dropout_p=p, is_causal=True)
     else:
-        context = _fused(q, k, v, visible, causal, p)
+        mask = mask_of(visible, causal, q, k, q.dtype)
+        context = None if p else gpu.search_attention(q, k, v, mask)
+        if context is None:
+            mask = None if mask is None else _with_head_axis(mask)
+            context = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=p)
     context = context.transpose(1, 2).to(q.dtype, memory_format=torch.contiguous_format)
     context = context.reshape(rows, steps, -1)
     if name and capturing():
@@ -74,8 +81,8 @@ def attention(
 def _within_sentences(
     q: Tensor, k: Tensor, v: Tensor, segments: Segments, causal: bool, p: float
 ) -> Tensor:
-    """Return `attention` of a packed batch, (1, T, H·C'): by kernels for sentences in a row, or in
-    the padded form where there are none.
+    """Return `attention` of a packed batch, (1, T, H·C'): by kernels for packed rows, or if none
+    fits, in the padded form.
     """
     k, v = k.transpose(1, 2), v.transpose(1, 2)  # (1, S, H, C)
     queries, keys = segments
@@ -99,8 +106,8 @@ def _explicit(
     name: str,
     parts: Sequence[str],
 ) -> Tensor:
-    """Compute the equation literally, (B, H, K·T, C'), in 32 bits or more: a score of 16 bits is
-    off by up to a quarter.
+    """Compute the equation step by step, (B, H, K·T, C'), in 32 bits or more: the error of a
+    16-bit score is up to a quarter.
     """
     wide = torch.promote_types(q.dtype, torch.float32)
     autocast = torch.is_autocast_enabled(q.device.type)
@@ -111,35 +118,15 @@ def _explicit(
         mask = mask_of(visible, causal, q, k, wide)
         if mask is not None:
             scores.add_(_with_head_axis(mask))  # filling would need a backward pass
-        weights = _captured(scores.softmax(-1), name, parts)
+        weights = scores.softmax(-1)
+        if name and capturing():  # each group of heads under its own name
+            sites = [f"{name}.{part}" for part in parts] or [name]
+            groups = []
+            for site, group in zip(sites, weights.chunk(len(sites), dim=1), strict=True):
+                groups.append(changed(site, group))
+                record(site, groups[-1])
+            weights = torch.cat(groups, dim=1)
         return torch.matmul(dropout(weights, p), v)
-
-
-def _captured(weights: Tensor, name: str, parts: Sequence[str]) -> Tensor:
-    """Record weights (B, H, K·T, S), each group of heads under its own name.
-
-    Returns: the weights as the open `capture` changes them.
-    """
-    if not name or not capturing():
-        return weights
-    names = [f"{name}.{part}" for part in parts] or [name]
-    groups = zip(names, weights.chunk(len(names), dim=1), strict=True)
-    used = {site: changed(site, group) for site, group in groups}
-    for site, group in used.items():
-        record(site, group)
-    return torch.cat(list(used.values()), dim=1)
-
-
-def _fused(q: Tensor, k: Tensor, v: Tensor, visible: Visible, causal: bool, p: float) -> Tensor:
-    """Compute the equation in one kernel, (B, H, K·T, C')."""
-    if causal and visible is None and q.size(2) == k.size(2):
-        return F.scaled_dot_product_attention(q, k, v, dropout_p=p, is_causal=True)
-    mask = mask_of(visible, causal, q, k, q.dtype)
-    context = None if p else gpu.search_attention(q, k, v, mask)
-    if context is not None:
-        return context
-    mask = None if mask is None else _with_head_axis(mask)
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=p)
 
 
 def _with_head_axis(mask: Tensor) -> Tensor:
@@ -154,24 +141,25 @@ class Attention(nn.Module):
         heads: H, a divisor of D.
         dropout: probability of dropping an attention weight.
         bias: whether the projections have biases.
-        parts: names of several groups of H heads side by side, under which `capture` sees them;
-            none for a single group.
+    Raises: ConfigError if H does not divide D.
     """
 
-    def __init__(
-        self, width: int, heads: int, dropout: float, bias: bool, parts: Sequence[str] = ()
-    ) -> None:
+    parts: ClassVar[tuple[str, ...]] = ()
+    """Names of several groups of H heads side by side, for `capture`; none for a single group."""
+    name = ""
+    """The name of the weights in `capture`, from `Model.initialise`."""
+
+    def __init__(self, width: int, heads: int, dropout: float = 0.0, bias: bool = True) -> None:
         super().__init__()
         if width % heads:
-            message = f"{heads} heads cannot share a width of {width}"
-            hint = "make d_model a multiple of heads"
-            raise ConfigError(message, where="model.heads, model.d_model", hint=hint)
+            raise ConfigError(
+                f"{heads} heads cannot share a width of {width}",
+                where="model.heads, model.d_model",
+                hint="make d_model a multiple of heads",
+            )
         self.heads = heads
         self.p = dropout
-        self.parts = tuple(parts)
-        self.out = Linear((len(parts) or 1) * width, width, bias)
-        self.name = ""
-        """Under which `capture` sees the weights."""
+        self.out = Linear((len(self.parts) or 1) * width, width, bias)
 
     def attend(
         self,
@@ -181,18 +169,22 @@ class Attention(nn.Module):
         visible: Sight,
         causal: bool = False,
         cache: Cache | None = None,
-        layer: int = 0,
     ) -> Tensor:
-        """Return `attention` of q (R, T, H, C) with this layer's dropout and name, then the output
-        projection: (R, T, D).
+        """Return the output projection of `context`: (R, T, D).
 
-        With a cache, k and v are added to those of its layer, and all of them are attended to.
+        With a cache, k and v are added to this layer's earlier ones, and all are attended to.
         """
         if cache is not None:
-            k, v = cache.append(layer, k, v)
+            k, v = cache.append(self, k, v)
             visible, causal = cache.visible, cache.visible is None
+        return self.out(self.context(q, k, v, visible, causal))
+
+    def context(
+        self, q: Tensor, k: Tensor, v: Tensor, visible: Sight, causal: bool = False
+    ) -> Tensor:
+        """Return `attention` of q (R, T, H, C) with this layer's dropout and name: (R, T, H·C)."""
         p = self.p if self.training else 0.0
-        return self.out(attention(q, k, v, visible, causal, p, self.name, self.parts))
+        return attention(q, k, v, visible, causal, p, self.name, self.parts)
 
 
 class SelfAttention(Attention):
@@ -210,7 +202,6 @@ class SelfAttention(Attention):
         visible: Sight = None,
         causal: bool = False,
         cache: Cache | None = None,
-        layer: int = 0,
     ) -> Tensor:
         """Attend within x (R, T, D).
 
@@ -219,13 +210,11 @@ class SelfAttention(Attention):
             visible: bool (R, 1 or T, T), None = all; not for use with a cache.
             causal: no position sees a later one.
             cache: the positions before these, to which these are added; None if x is everything.
-            layer: the index of this layer in the cache.
         """
-        q, k, v = gpu.unbind_parts(
-            self.qkv(x).unflatten(-1, (3, self.heads, -1))
-        )  # (R, T, H, C) each
+        qkv = self.qkv(x).unflatten(-1, (3, self.heads, -1))  # (R, T, 3, H, C)
+        q, k, v = gpu.unbind_parts(qkv)  # (R, T, H, C) each
         k, v = k.transpose(1, 2), v.transpose(1, 2)
-        return self.attend(q, k, v, visible, causal, cache, layer)
+        return self.attend(q, k, v, visible, causal, cache)
 
 
 class CrossAttention(Attention):
@@ -235,6 +224,10 @@ class CrossAttention(Attention):
         super().__init__(width, heads, dropout, bias)
         self.query = Linear(width, width, bias)
         self.kv = Linear(width, 2 * width, bias, blocks=2)
+
+    def queries(self, x: Tensor) -> Tensor:
+        """Return the queries (R, T, H, C) of x (R, T, D)."""
+        return self.query(x).unflatten(-1, (self.heads, -1))
 
     def source(self, *parts: Tensor) -> tuple[Tensor, Tensor]:
         """Return keys and values, each (B, H, S, C), of states.
@@ -253,4 +246,4 @@ class CrossAttention(Attention):
         """Attend from x (R, T, D) to `source` (from `source()`, B rows), of which `visible` bool
         (B, 1, S) may be seen.
         """
-        return self.attend(self.query(x).unflatten(-1, (self.heads, -1)), *source, visible)
+        return self.attend(self.queries(x), *source, visible)

@@ -47,11 +47,11 @@ class Cache:
         """Which entries each query of this call may attend to, as numbers to add to scores (G,
         K·T, E); None = all up to its own.
         """
-        self.recent: dict[int, Tensor] = {}
-        """What a layer needs of the last positions, rows first (R, …); reordered here."""
+        self.recent: dict[object, Tensor] = {}
+        """What an attention needs of the last positions, rows first (R, …); reordered here."""
         self._groups = self._rows = self._entries = self._start = self._capacity = 0
-        self._buffers: dict[tuple[int, str], Tensor] = {}
-        """Keys and values of each layer (G, H, capacity, C)."""
+        self._buffers: dict[tuple[object, str], Tensor] = {}
+        """Keys and values of each attention (G, H, capacity, C)."""
         self._seen: Tensor | None = None
         """bool (R, capacity); None = every row sees all entries of its group."""
         self._length = 0
@@ -69,23 +69,19 @@ class Cache:
 
     def fix_shapes(self) -> None:
         """Make all further steps, of one position each, alike in shape; make room for one step."""
-        new = self._rows // self._groups
-        if self._entries + new > self._capacity:
-            self._make_room(new)
+        self._make_room(self._count)
         if self._counted is not None:
             return
-        buffers = list(self._buffers.values())
-        if self._seen is None:
-            self._seen = buffers[0].new_ones(self._rows, self._capacity, dtype=torch.bool)
-        self._seen[:, self._entries :] = False
-        for buffer in buffers:
+        device = next(iter(self._buffers.values())).device
+        _, seen = self._seen_entries(device)
+        seen[:, :, self._entries :] = False
+        for buffer in self._buffers.values():
             buffer[:, :, self._entries :] = 0  # a weight of 0 does not hide what is not finite
-        device = self._seen.device
-        numbers = (torch.full((), n, device=device) for n in (self._length, self._entries))
-        self._counted = next(numbers), next(numbers)
+        length = torch.full((), self._length, device=device)
+        self._counted = length, torch.full((), self._entries, device=device)
 
     def begin(self, rows: int, sentences: int, steps: int, like: Tensor) -> None:
-        """Make room for the next positions, before any layer appends to it.
+        """Make room for the next positions, before any attention appends to it.
 
         Args:
             rows: R.
@@ -96,56 +92,54 @@ class Cache:
         """
         if self._length == 0:
             self._groups, self._rows = sentences, rows
-        new = rows // self._groups * steps
-        if self._entries + new > self._capacity:
-            self._make_room(new)
-        self._start, self._entries = self._entries, self._entries + new
+        self._make_room(self._count * steps)
+        self._start, self._entries = self._entries, self._entries + self._count * steps
         self._length += steps
-        if self._counted is None:
-            self.visible = self._mask(steps, like)
-        else:
-            assert steps == 1
-            self.visible = self._count_step(like)
+        self.visible = self._mask(steps, like) if self._counted is None else self._count_step(like)
 
-    def append(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Add the keys and values of the new positions to one layer.
+    @property
+    def _count(self) -> int:
+        """Return K, the rows of a group."""
+        return self._rows // self._groups
+
+    def append(self, attention: object, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Add the keys and values of the new positions to those of one attention.
 
         The index of an entry is not its position in a target. If attention depends on positions,
         rotate the keys, or store the positions beside them, before they are added.
 
         Args:
-            layer: its index.
-            k: (R, H, T, C), v: (R, H, T, C'), as `attention` takes them; views will do.
+            attention: the module, which finds its own keys and values again at the next step.
+            k: (R, H, T, C), v: (R, H, T, C'); views will do.
         Returns: the keys (G, H, E, C) and values (G, H, E, C') of all positions so far.
         """
-        return self._write((layer, "keys"), k), self._write((layer, "values"), v)
+        return self._write((attention, "keys"), k), self._write((attention, "values"), v)
 
-    def _write(self, name: tuple[int, str], new: Tensor) -> Tensor:
+    def _write(self, name: tuple[object, str], new: Tensor) -> Tensor:
         _, heads, steps, width = new.shape
         if name not in self._buffers:
-            shape = self._groups, heads, self._capacity, width
-            self._buffers[name] = cpu.buffer(new, *shape)
+            self._buffers[name] = cpu.buffer(new, self._groups, heads, self._capacity, width)
         buffer = self._buffers[name]
+        grouped = new.unflatten(0, (self._groups, -1)).transpose(1, 2)  # (G, H, K, T, C)
         if self._index is not None:
-            grouped = new.unflatten(0, (self._groups, -1)).transpose(1, 2)  # (G, H, K, 1, C)
             return buffer.index_copy_(2, self._index, grouped.flatten(2, 3))
-        place = buffer[:, :, self._start : self._entries].unflatten(2, (-1, steps))
-        place.copy_(new.unflatten(0, (self._groups, -1)).transpose(1, 2))  # (G, H, K, T, C)
+        buffer[:, :, self._start : self._entries].unflatten(2, (-1, steps)).copy_(grouped)
         return buffer[:, :, : self._entries]
 
+    def _seen_entries(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Return the identity matrix of a group's rows (K, K), and `_seen` (G, K, capacity)."""
+        if self._seen is None:  # until now every row saw all entries of its group
+            self._seen = torch.ones(self._rows, self._capacity, dtype=torch.bool, device=device)
+        own = torch.eye(self._count, dtype=torch.bool, device=device)
+        return own, self._seen.view(self._groups, self._count, -1)
+
     def _mask(self, steps: int, like: Tensor) -> Visible:
-        count = self._rows // self._groups
-        if self._seen is None:
-            if count == 1:
-                return None
-            self._seen = torch.ones(
-                self._rows, self._capacity, dtype=torch.bool, device=like.device
-            )
-        identity = torch.eye(count, dtype=torch.bool, device=like.device)
-        seen = self._seen.view(self._groups, count, -1)
-        seen[:, :, self._start : self._entries] = identity.repeat_interleave(
-            steps, dim=1
-        )  # (K, K·T)
+        """Return which entries each new position sees: the past of its own row, and itself."""
+        count = self._count
+        if self._seen is None and count == 1:
+            return None
+        own, seen = self._seen_entries(like.device)
+        seen[:, :, self._start : self._entries] = own.repeat_interleave(steps, dim=1)  # (K, K·T)
         visible = seen[:, :, : self._entries]
         if steps > 1:
             visible = visible.repeat_interleave(steps, dim=1)  # (G, K·T, E)
@@ -154,25 +148,27 @@ class Cache:
 
     def _count_step(self, like: Tensor) -> Tensor:
         """Count a step, and return its mask (G, K, capacity)."""
-        assert self._counted is not None and self._seen is not None
+        assert self._counted is not None
         positions, entries = self._counted
-        count = self._rows // self._groups
-        self._index = entries + torch.arange(count, device=like.device)
-        self._counted = positions + 1, entries + count
-        identity = torch.eye(count, dtype=torch.bool, device=like.device)
-        seen = self._seen.view(self._groups, count, -1)
-        seen.index_copy_(2, self._index, identity.expand(self._groups, -1, -1))
+        self._index = entries + torch.arange(self._count, device=like.device)
+        self._counted = positions + 1, entries + self._count
+        own, seen = self._seen_entries(like.device)
+        seen.index_copy_(2, self._index, own.expand(self._groups, -1, -1))
         return additive(seen, like.dtype)
 
     def _make_room(self, new: int) -> None:
-        """Remove entries that no row sees, if the host need not wait for their number, or else make
-        the buffers larger.
+        """Make room for new entries, if there is not enough.
+
+        Entries that no row sees are removed, unless the host would wait for their number. Otherwise
+        the buffers grow.
         """
+        if self._entries + new <= self._capacity:
+            return
         if self._seen is not None and cpu.reads_at_once(self._seen):
             seen = self._seen[:, : self._entries]
             live = seen.view(self._groups, -1, self._entries).any(1)  # (G, E)
             count = int(live.sum(1).max())
-            if 2 * count <= self._capacity and count + new <= self._capacity:
+            if count + max(count, new) <= self._capacity:
                 self._keep(live, count)
                 return
         capacity = max(64, 2 * self._capacity, 2 * (self._entries + new))
@@ -185,7 +181,7 @@ class Cache:
         assert self._seen is not None
         order = live.to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, :count]
         self._rebuild(self._capacity, entries=order)
-        rows = order.repeat_interleave(self._rows // self._groups, dim=0)  # (R, count)
+        rows = order.repeat_interleave(self._count, dim=0)  # (R, count)
         self._seen[:, :count] = self._seen.gather(1, rows)
 
     def _rebuild(
@@ -205,10 +201,10 @@ class Cache:
                 index = entries[:, None, :, None].expand(-1, past.size(1), -1, past.size(3))
                 past = past.gather(2, index)
             groups_left, heads, _, width = past.shape
-            self._buffers[name] = cpu.buffer(past, groups_left, heads, capacity, width)
-            self._buffers[name][:, :, : past.size(2)] = past
+            buffer = self._buffers[name] = cpu.buffer(past, groups_left, heads, capacity, width)
+            buffer[:, :, : past.size(2)] = past
             if self._counted is not None:
-                self._buffers[name][:, :, past.size(2) :] = 0
+                buffer[:, :, past.size(2) :] = 0
         self._entries = self._entries if entries is None else entries.size(1)
         self._capacity = capacity
 
@@ -233,6 +229,6 @@ class Cache:
             # Every row sees exactly `length` entries, in the order of time.
             seen = self._seen.index_select(0, index)[:, : self._entries]
             past = seen.nonzero()[:, 1].view(len(index), self._length)
-        self._rebuild(self._capacity, index // (self._rows // self._groups), past)
+        self._rebuild(self._capacity, index // self._count, past)
         self._groups = self._rows = len(index)
         self._seen = self._counted = self._index = None

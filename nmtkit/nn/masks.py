@@ -70,6 +70,11 @@ def additive(visible: Tensor, dtype: torch.dtype) -> Tensor:
     )
 
 
+def masked_softmax(scores: Tensor, hidden: Tensor, dim: int) -> Tensor:
+    """Return the softmax over the scores that are not hidden; uniform weights if all are."""
+    return scores.masked_fill(hidden, torch.finfo(scores.dtype).min).softmax(dim)
+
+
 def _past(queries: int, keys: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     return additive(~future(queries, keys, device), dtype)
 
