@@ -10,8 +10,11 @@ from importlib import resources
 
 def preset_names() -> list[str]:
     """Return the names of the presets, sorted."""
-    names = (path.name for path in resources.files(__name__).iterdir())
-    return sorted(name.removesuffix(".toml") for name in names if name.endswith(".toml"))
+    return sorted(
+        path.name.removesuffix(".toml")
+        for path in resources.files(__name__).iterdir()
+        if path.name.endswith(".toml")
+    )
 
 
 def preset_text(name: str) -> str:
