@@ -80,7 +80,9 @@ def check_vocabulary(path: Path, run: Run) -> None:
     Raises: CheckpointError naming the file that differs.
     """
     recorded, current = read_manifest(path).vocabulary, vocabulary_hashes(run)
-    differing = sorted(name for name, _ in recorded.items() ^ current.items())
+    if recorded == of_ids(recorded):  # written when codes and truecasers were not recorded yet
+        current = of_ids(current)
+    differing = sorted({name for name, _ in recorded.items() ^ current.items()})
     if differing:
         cause = "was trained on text that was cut into tokens otherwise"
         if of_ids(recorded) != of_ids(current):
