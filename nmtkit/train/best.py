@@ -26,19 +26,31 @@ def after_validation(
     """
     s = settings
     if state.best is not None and not measured.comparable(state.best):
-        _forget_best(state, s)
+        console.warn(
+            "the development set, or how BLEU is measured on it, has changed: earlier validations"
+            " no longer count for the best checkpoint"
+        )
+        state.best, state.since_best = None, 0
+        if s.plateau_on == "dev_loss":
+            state.plateau = Plateau(factor=state.plateau.factor)
     state.validated = state.step
-    regular = state.step % s.validate_every == 0
-    by = s.best_by if s.dev_bleu else "dev_loss"
-    new_best = is_better(measured, state.best, by)
-    if regular:
-        _update_plateau(measured, state, s, reporter)
+    new_best = is_better(measured, state.best, s.best_by if s.dev_bleu else "dev_loss")
+    if state.step % s.validate_every == 0:
         state.since_best = 0 if new_best else state.since_best + 1
+        train_loss = state.loss.smoothed / max(1, state.loss.tokens)
+        state.loss = Window()
+        loss = train_loss if s.plateau_on == "train_loss" else measured.loss
+        if s.schedule == "plateau" and state.plateau.observe(loss, s):
+            factor = state.plateau.factor
+            reporter.say(f"{s.plateau_on} no longer falls: learning rate factor now {factor:g}")
     if new_best:
         state.best = Best(
             state.step, measured.loss, measured.bleu, measured.dev_set, measured.signature
         )
-    _report(measured, state.step, new_best, reporter)
+    reporter.record("dev", state.step, measured.values())
+    ending = ", the best so far" if new_best else ""
+    reporter.say(*(f"step {state.step:,}: {text}{ending}" for text in measured.describe()))
+    reporter.samples(state.step, measured.samples)
     if not math.isfinite(measured.loss):
         raise TrainingDiverged(f"the dev loss is not finite at step {state.step}")
     return new_best
@@ -50,42 +62,8 @@ def is_better(new: Validation, best: Best | None, by: str) -> bool:
     With `by` = dev_bleu, BLEU decides. A validation without BLEU is then worse than one with BLEU,
     and the loss decides between equal ones. With `by` = dev_loss, the loss decides.
     """
-    if not math.isfinite(new.loss):
-        return False
-    if best is None:
-        return True
-    both = (new.bleu, new.loss), (best.dev_bleu, best.dev_loss)
-    ours, theirs = (
-        (bleu if by == "dev_bleu" and bleu is not None else -1, -loss) for bleu, loss in both
-    )
-    return ours > theirs
-
-
-def _forget_best(state: TrainState, settings: TrainSettings) -> None:
-    console.warn(
-        "the development set, or how BLEU is measured on it, has changed: earlier validations"
-        " no longer count for the best checkpoint"
-    )
-    state.best, state.since_best = None, 0
-    if settings.plateau_on == "dev_loss":
-        state.plateau = Plateau(factor=state.plateau.factor)
-
-
-def _update_plateau(
-    measured: Validation, state: TrainState, settings: TrainSettings, reporter: Reporter
-) -> None:
-    s = settings
-    train_loss = state.loss.smoothed / max(1, state.loss.tokens)
-    state.loss = Window()
-    loss = train_loss if s.plateau_on == "train_loss" else measured.loss
-    if s.schedule == "plateau" and state.plateau.observe(loss, s):
-        reporter.say(
-            f"{s.plateau_on} no longer falls: learning rate factor now {state.plateau.factor:g}"
-        )
-
-
-def _report(measured: Validation, step: int, new_best: bool, reporter: Reporter) -> None:
-    best = ", the best so far" if new_best else ""
-    reporter.record("dev", step, measured.values())
-    reporter.say(*(f"step {step:,}: {text}{best}" for text in measured.describe()))
-    reporter.samples(step, measured.samples)
+    if not math.isfinite(new.loss) or best is None:
+        return math.isfinite(new.loss)
+    if by == "dev_bleu" and new.bleu != best.dev_bleu:
+        return new.bleu is not None and (best.dev_bleu is None or new.bleu > best.dev_bleu)
+    return new.loss < best.dev_loss

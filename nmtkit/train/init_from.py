@@ -1,6 +1,7 @@
-"""`--init-from`: begin with the weights of another system, of this run or of another one. Weights
-with the same name and shape are copied; a message lists the others. If the vocabularies differ, the
-rows of the subwords that both have are copied.
+"""`--init-from`: begin with the weights of another system, of this run or of another one.
+
+Weights with the same name and shape are copied; a message lists the other weights. If the
+vocabularies differ, the rows of the subwords in both vocabularies are copied.
 """
 
 from __future__ import annotations
@@ -27,9 +28,10 @@ SIDES = ("source", "target")
 def find_source(run: Run, name: str) -> Path:
     """Return the checkpoint that --init-from names.
 
-    It is the best one of a system of the run or of a system's folder, or a checkpoint folder. The
-    folder may be of another run.
-
+    Args:
+        run: the run to train in.
+        name: a system of the run, the folder of a system (then its best checkpoint), or a
+            checkpoint folder. A folder may be of another run.
     Raises: ConfigError if nothing has that name; CheckpointError if it has no valid checkpoint.
     """
     systems = {system.name: system for system in run.systems()}
@@ -54,39 +56,38 @@ def find_source(run: Run, name: str) -> Path:
 
 @torch.no_grad()
 def copy_matching(run: Run, name: str, model: Model) -> None:
-    """Copy the weights of a checkpoint that a model has too, and print what was and was not copied.
+    """Copy the weights that a model shares with a checkpoint; print what was and was not copied.
 
     Raises: as `find_source`; CheckpointError if nothing matches.
     """
     path = find_source(run, name)
     weights, saved = loading.weights_of(model), checkpoints.load_weights(path)
     first = _first_names(path)
-    stored = saved | {key: saved[first[key]] for key in first if first[key] in saved}
+    stored = saved | {key: saved[other] for key, other in first.items() if other in saved}
     common = weights.keys() & stored.keys()
     rows = {} if _same_vocabularies(path, run) else _common_rows(path, run, model)
-    copied = {}
+    copied = {}  # numbers, by tensor
     for key in sorted(common):
-        target, source, match = weights[key], stored[key], rows.get(key)
-        if match is not None:
-            copied[key] = match.copy(source, target)
+        target, source = weights[key], stored[key]
+        if key in rows:
+            copied[key] = rows[key].copy(source, target)
         elif target.shape == source.shape:
-            target.copy_(source)
-            copied[key] = target.numel()
+            copied[key] = target.copy_(source).numel()
     if not any(copied.values()):
         raise CheckpointError(
-            f"nothing in {path} matches this model"
-            + "".join(f"; {size}" for size in _different_sizes(path, model)),
+            "; ".join([f"nothing in {path} matches this model", *_different_sizes(path, model)]),
             where="--init-from",
             hint=f"take its sizes: --config {path.parent.parent / 'config.toml'}, or name a system"
             " of the same family and sizes",
         )
     _print_copied(f"initialised from {path}", weights, copied)
     other_shape = common - copied.keys()
+    with_rows = {key: match for key, match in rows.items() if copied.get(key)}
     not_copied = {
         "not in the checkpoint": weights.keys() - stored.keys(),
         "of another shape": other_shape,
         "of another vocabulary": {key for key, numbers in copied.items() if not numbers},
-        "rows of known subwords only": {key for key in rows if copied.get(key)},
+        "rows of known subwords only": with_rows.keys(),
         "only in the checkpoint": saved.keys() - {first.get(key, key) for key in common},
     }
     for reason, keys in not_copied.items():
@@ -94,28 +95,37 @@ def copy_matching(run: Run, name: str, model: Model) -> None:
             more = " …" if len(keys) > 8 else ""
             console.say(f"  {reason}: {', '.join(sorted(keys)[:8])}{more} ({len(keys)})")
     if rows:
-        _warn_of_rows(path, {key: rows[key] for key in rows if copied.get(key)} or rows)
-    if other_shape and (sizes_that_differ := _different_sizes(path, model)):
-        console.say(f"  sizes that differ: {', '.join(sizes_that_differ)}")
+        source_run = _run_of(path)
+        counts = "; ".join(dict.fromkeys(map(str, (with_rows or rows).values())))
+        like = source_run.path if source_run.prep.is_dir() else "RUN"
+        console.warn(
+            f"the vocabulary is not that of {path}: {counts} (nmtkit prep … --like {like} keeps"
+            " all; for other languages, --codes and --vocab with the files of its prep folder)"
+        )
+    if other_shape and (sizes := _different_sizes(path, model)):
+        console.say(f"  sizes that differ: {', '.join(sizes)}")
 
 
 @dataclass(frozen=True)
 class _Rows:
-    """The subwords of a vocabulary that another vocabulary has too."""
+    """The subwords that a new and an old vocabulary share, as rows of tensors.
+
+    Attributes:
+        axis: the axis of a tensor that is as long as the vocabulary.
+        label: the kind of rows, for messages.
+        new_ids: ids in the vocabulary of the new model (N).
+        old_ids: ids in the vocabulary of the checkpoint (N).
+        sizes: of the new and of the old vocabulary.
+    """
 
     axis: int
-    """The axis of a tensor that is as long as the vocabulary."""
     label: str
-    """What rows they are, for messages."""
     new_ids: Tensor
-    """Their ids in the vocabulary of the new model (N)."""
     old_ids: Tensor
-    """Their ids in the vocabulary of the checkpoint (N)."""
     sizes: tuple[int, int]
-    """The sizes of both vocabularies."""
 
     def copy(self, source: Tensor, target: Tensor) -> int:
-        """Copy the rows; return how many numbers that are: 0 if the shapes do not fit."""
+        """Copy the rows; return the count of numbers copied: 0 if the shapes do not fit."""
         shape = list(target.shape)
         shape[self.axis] = self.sizes[1]
         if list(source.shape) != shape:
@@ -166,12 +176,12 @@ def _vocabulary_axes(model: Model) -> dict[str, tuple[int, int]]:
 
 def _run_of(path: Path) -> Run:
     """Return the run of a checkpoint: RUN/systems/NAME/checkpoints/STEP."""
-    return Run(path.parent.parent.parent.parent)
+    return Run(path.parents[3])
 
 
 def _first_names(path: Path) -> dict[str, str]:
-    """Return every name of the parameters of a checkpoint's model, and the stored one: layers may
-    share parameters. Return {} if the model is not known.
+    """Return name -> stored name of all parameters of a checkpoint's model, whose layers may share
+    parameters; {} if the model is not known.
     """
     try:
         config = System(path.parent.parent).read_config()
@@ -183,16 +193,6 @@ def _first_names(path: Path) -> dict[str, str]:
     except DataError:
         return {}
     return loading.first_names(model)
-
-
-def _warn_of_rows(path: Path, rows: Mapping[str, _Rows]) -> None:
-    """Print how many rows are lost, and how to keep them."""
-    counts = "; ".join(dict.fromkeys(map(str, rows.values())))
-    run = _run_of(path).path if _run_of(path).prep.is_dir() else "RUN"
-    console.warn(
-        f"the vocabulary is not that of {path}: {counts} (nmtkit prep … --like {run} keeps all; for"
-        " other languages, --codes and --vocab with the files of its prep folder)"
-    )
 
 
 def _same_vocabularies(path: Path, run: Run) -> bool:

@@ -28,8 +28,7 @@ from nmtkit.train import divergence, saving
 from nmtkit.train.best import after_validation
 from nmtkit.train.ema import Averages
 from nmtkit.train.gradients import Gradients, Share
-from nmtkit.train.optimizer import optimizer_tensors
-from nmtkit.train.optimizer_step import OptimizerStep, describe_overflows, finite, warn_of_parts
+from nmtkit.train.optimizer import OptimizerStep, finite, optimizer_tensors, warn_of_parts
 from nmtkit.train.prefetch import Prefetcher, PreparedUpdate
 from nmtkit.train.ranks import Ranks
 from nmtkit.train.reporting import Reporter
@@ -46,7 +45,7 @@ FEW_PAIRS = 8
 
 
 class RankNote(NamedTuple):
-    """The signal of a rank (0 = none) and its clock, which the other ranks read in an update."""
+    """What each rank tells the others in each update: its signal (0 = none) and training time."""
 
     signal: float
     seconds: float
@@ -54,7 +53,7 @@ class RankNote(NamedTuple):
 
 @dataclass(frozen=True)
 class MadeUpdate:
-    """An update that was made unless `sums` are not finite, which only the device knows yet.
+    """An update whose numbers are not read yet. If they are not finite, it was skipped.
 
     Attributes:
         prepared: without its share.
@@ -113,7 +112,7 @@ class Trainer:
         self.optimizer_step = OptimizerStep(self.gradients)
         self.prefetcher = Prefetcher(self.updates, self.gradients)
         self.stop = Stop()
-        # The time of all updates, and when the one at hand began.
+        # The time of all updates, and when the current update began.
         self._seconds, self._begin = state.seconds, 0.0
         # The step and the validation of the last checkpoint. There is nothing new to save yet.
         self.saved = state.step, state.validated
@@ -155,7 +154,8 @@ class Trainer:
         while not signal_name:
             self.writer.check()
             ending, new_best = reason_to_end(state, s), False
-            if self.validation_due(ending):
+            due = ending or state.step % s.validate_every == 0
+            if due and state.validated < state.step:
                 new_best = self.validate()
                 ending = reason_to_end(state, s)  # a validation may have used up the patience
                 if signal_name := self.signal_of_any_rank():
@@ -189,7 +189,7 @@ class Trainer:
         state, before = self.state, self.state.overflows
         self.make_update()
         if state.overflows > before:
-            self.reporter.detail(describe_overflows(self.optimizer_step.scaler, state, before))
+            self.reporter.detail(self.optimizer_step.describe_overflows(before))
         if state.step % self.settings.log_every == 0:
             self._log()
         self.reporter.move_bar(state)
@@ -202,26 +202,22 @@ class Trainer:
             state.step += 1
             state.epoch, state.window, state.index = update.place
             rate = learning_rate(self.settings, self.width, state.step, state.plateau)
-            self._descend(update, rate)
-            # All ranks take over the clock of rank 0, so that they make the same decisions. It was
-            # read when the gradients were summed.
+            sums = self.optimizer_step.step(update, rate)
+            if self.settings.ema:
+                self.gradients.with_memory(self.averages.update, state.step, finite(sums))
+            prepared = replace(update, share=None)  # the share's batches take memory
+            self._unread.append(MadeUpdate(state.step, prepared, rate, sums))
+            # All ranks take the clock of rank 0, so that they make the same decisions. The clock
+            # was read when the gradients were summed.
             state.seconds = RankNote(*self.gradients.notes[0]).seconds
 
-    def _descend(self, update: PreparedUpdate, rate: float) -> None:
-        """Make the step of an update, and average the weights if that is set."""
-        sums = self.optimizer_step.step(update, rate)
-        if self.settings.ema:
-            self.gradients.with_memory(self.averages.update, self.state.step, finite(sums))
-        prepared = replace(update, share=None)  # whose batches take memory
-        self._unread.append(MadeUpdate(self.state.step, prepared, rate, sums))
-
     def read(self) -> None:
-        """Read and count what the updates since the last reading were like.
+        """Read losses and norms of the updates since the last reading, and count them.
 
-        Here alone the CPU waits for the device: at every line of the log, and before anything that
-        depends on the numbers (a validation, a checkpoint). The wait is time of the updates.
+        Only here does the CPU wait for the device: at every line of the log, and before a
+        validation or a checkpoint. The wait counts as time of the updates.
 
-        Raises: TrainingDiverged; what was done since the update that it names is lost.
+        Raises: TrainingDiverged; the updates after the one that it names are lost.
         """
         unread, self._unread = self._unread, []
         if unread:
@@ -251,8 +247,7 @@ class Trainer:
     def _log(self, at_the_end: bool = False) -> None:
         """Report the updates since the last report.
 
-        A report at the end does not start a new window, because a longer training would not have
-        made this report.
+        A report at the end starts no new window, because a longer training would not have made it.
         """
         self.read()
         last = self._last_read
@@ -262,8 +257,9 @@ class Trainer:
             self.state.log = Window()
 
     def probe(self) -> None:
-        """Compute the largest batch of the window, or of joined batches the update with the largest
-        part, without an update of the model, so that too little memory shows at once.
+        """Compute the gradient of the largest batch, so that too little memory shows at once.
+
+        If batches are joined, compute the update with the largest part. The model does not change.
         """
         update = [self.updates.batches.largest()]
         if self.gradients.joins:
@@ -273,12 +269,6 @@ class Trainer:
         self.optimizer_step.optimizer.zero_grad(set_to_none=True)
 
     # Validations and checkpoints
-
-    def validation_due(self, ending: str | None) -> bool:
-        """True at multiples of `validate_every` and at the end, unless the step is validated."""
-        state = self.state
-        due = ending is not None or state.step % self.settings.validate_every == 0
-        return due and state.validated < state.step
 
     def validate(self) -> bool:
         """Measure the model on the development set.
@@ -301,48 +291,42 @@ class Trainer:
     def save(self) -> None:
         """Begin to write a checkpoint, unless the last checkpoint has this step and validation.
 
-        The training goes on with the next updates meanwhile; if the write fails, it then ends.
+        The next updates do not wait for the write. If the write fails, the training ends later.
 
         Raises: TrainingDiverged if no validation has measured the weights and the loss of a few
             pairs is not finite.
         """
         self.read()
-        if self.saved != (self.state.step, self.state.validated):
-            unmeasured = self.state.validated < self.state.step
-            if unmeasured and not self.ranks.first_does(self._is_finite):
-                raise TrainingDiverged(f"the loss is not finite after step {self.state.step}")
-            # There is one copy of the tensors at a time. The other ranks wait.
-            self.ranks.first_does(self.writer.finish)
-            if self.ranks.first:
-                self._begin_to_write()
-            self.saved = (self.state.step, self.state.validated)
+        state = self.state
+        if self.saved == (state.step, state.validated):
+            return
+        if state.validated < state.step and not self.ranks.first_does(self._is_finite):
+            raise TrainingDiverged(f"the loss is not finite after step {state.step}")
+        # There is one copy of the tensors at a time. The other ranks wait.
+        self.ranks.first_does(self.writer.finish)
+        if self.ranks.first:
+            state.scaler = self.optimizer_step.scaler.state_dict()
+            moments = optimizer_tensors(self.model, self.optimizer_step.optimizer)
+            with self.averages.in_model() as raw:
+                weights = saving.copied(loading.weights_of(self.model))
+                tensors = saving.copied(moments | raw)
+            content = copy.deepcopy(state), weights, tensors, self.about
+            self.writer.begin(partial(saving.write, self.system, self.settings, *content))
+        self.saved = state.step, state.validated
 
     def _is_finite(self) -> bool:
-        """True if the loss of a few pairs is finite: no update may follow that would tell."""
+        """True if the loss of a few pairs is finite: perhaps no update follows that would show."""
         rows = np.arange(min(sum(self.store.shard_sizes), FEW_PAIRS))
+        fixed = self.model, self.store, self.autocast
         self.model.eval()
         try:
             with self.averages.in_model():
-                of_pairs = self.gradients.with_memory(
-                    batch_loss, self.model, self.store, self.autocast, rows
-                )
+                return math.isfinite(self.gradients.with_memory(batch_loss, *fixed, rows))
         finally:
             self.model.train()
-        return math.isfinite(of_pairs)
-
-    def _begin_to_write(self) -> None:
-        self.state.scaler = self.optimizer_step.scaler.state_dict()
-        moments = optimizer_tensors(self.model, self.optimizer_step.optimizer)
-        with self.averages.in_model() as raw:
-            weights = saving.copied(loading.weights_of(self.model))
-            tensors = saving.copied(moments | raw)
-        state = copy.deepcopy(self.state)
-        self.writer.begin(
-            partial(saving.write, self.system, self.settings, state, weights, tensors, self.about)
-        )
 
     def _end_writing(self) -> None:
-        """Wait for a write when the training ends with an error, which hides that of the write."""
+        """Wait for the write after an error; note an error of the write in the log only."""
         try:
             self.writer.finish()
         except NmtkitError as error:

@@ -1,6 +1,4 @@
-"""What is to be trained: the settings from all their sources, and what may differ from those of a
-training that is continued.
-"""
+"""The settings of a training: from all their sources, and which may change when it is resumed."""
 
 from __future__ import annotations
 
@@ -8,14 +6,15 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
+import torch
 from pydantic import BaseModel
 
 from nmtkit import console, settings, trust
 from nmtkit.errors import ConfigError, DataError
 from nmtkit.fields import HARMLESS
-from nmtkit.models import checkpoints
-from nmtkit.models.base import Model
-from nmtkit.models.variants import BASELINE, load_variant
+from nmtkit.models import checkpoints, loading
+from nmtkit.models.base import Model, Vocabularies
+from nmtkit.models.variants import BASELINE, build_model, count_parameters, load_variant
 from nmtkit.presets import preset_names
 from nmtkit.run import Run, System
 from nmtkit.settings import PrepSettings, SearchSettings, Section, TrainSettings, Values
@@ -27,6 +26,7 @@ OF_REPLACE = ("replace_keep", "replace_decay")
 """The settings of train.schedule=plateau, and those of train.replace."""
 SETTINGS_OPTIONS = ("preset", "config", "assignments", "seed", "init_from", "match_parameters")
 """The options that give settings, besides the variant."""
+MATCH = "--match-parameters"
 
 
 class Plan(BaseModel, frozen=True):
@@ -48,9 +48,10 @@ class Plan(BaseModel, frozen=True):
 
 
 def plan_of_system(run: Run, system: System, options: TrainOptions) -> Plan | None:
-    """Return the settings of a system that has begun, with those of --set; None if the call gives
-    others. Without a checkpoint, None also if --set changes what an update computes.
+    """Return the settings of a system that has begun, changed by --set.
 
+    Returns: None if the call has other options for settings, or another variant. Without a
+        checkpoint, None also if --set changes what an update computes.
     Raises: ConfigError for a bad value in config.toml or --set, or if the model is a class of the
         user's own and not named: a run is no reason to import code.
     """
@@ -64,9 +65,8 @@ def plan_of_system(run: Run, system: System, options: TrainOptions) -> Plan | No
     stored = system.read_config()
     if options.variant is None and ":" in stored.variant:
         message = f"'{system.name}' uses your own model class, so name the class"
-        raise ConfigError(
-            message, where=system.config, hint=f"--variant {trust.shown(stored.variant)}"
-        )
+        hint = f"--variant {trust.shown(stored.variant)}"
+        raise ConfigError(message, where=system.config, hint=hint)
     if options.variant not in (None, stored.variant):
         return None
     more = ", with --set" if assigned else ""
@@ -134,7 +134,7 @@ def make_plan(run: Run, options: TrainOptions) -> Plan:
     typed = settings.merge(of_file, assigned, of_seed)
     if options.match_parameters and "d_ff" in typed.get("model", {}):
         message = "model.d_ff is given, and this option chooses it"
-        raise ConfigError(message, where="--match-parameters", hint="leave out one of them")
+        raise ConfigError(message, where=MATCH, hint="leave out one of them")
     adapted = {**of_preset, "model": cls.adapt(of_preset.get("model", {}))}
     sections = settings.merge(adapted, of_file)
     assigned = settings.merge(assigned, of_seed)
@@ -147,10 +147,8 @@ def make_plan(run: Run, options: TrainOptions) -> Plan:
 
 
 def _check_effects(train: TrainSettings, typed: Collection[str]) -> None:
-    """Refuse settings of --set that have no effect without another setting. A file of settings may
-    have them, as a preset.
-
-    Raises: ConfigError.
+    """Raise ConfigError for settings of --set that have no effect without another setting. A file
+    of settings, or a preset, may have such settings.
     """
     idle = OF_PLATEAU * (train.schedule != "plateau") + OF_REPLACE * (train.replace == "none")
     for key in idle:
@@ -161,7 +159,7 @@ def _check_effects(train: TrainSettings, typed: Collection[str]) -> None:
 
 
 def _warn_of_prep(values: dict[str, Any], prepared: PrepSettings, file: Path | None) -> None:
-    """Warn of settings of prep in the file of a training that the corpus does not have.
+    """Warn if a file has other settings of prep than the prepared corpus.
 
     Raises: ConfigError for an unknown setting or a bad value.
     """
@@ -176,7 +174,7 @@ def _warn_of_prep(values: dict[str, Any], prepared: PrepSettings, file: Path | N
 
 
 def named_variant(name: str) -> type[Model]:
-    """Return the class of a variant that the user names; from now on its code is allowed."""
+    """Return the class of a variant that the user names, and allow its code from now on."""
     if ":" in name:
         trust.allow([name])
     cls = load_variant(name)
@@ -199,18 +197,16 @@ def _assigned(options: TrainOptions) -> dict[str, Any]:
 
 
 def plan_to_resume(system: System, plan: Plan, run: Run, allowed: Collection[str]) -> Plan:
-    """Return the plan to resume a training with; refuse changed settings or another corpus. Print
-    allowed changes.
+    """Return the plan to resume a training with, and print the settings that change.
 
     Args:
         system: has checkpoints and config.toml.
-        plan: what is asked for now. --init-from matters at the beginning only: that of the system
-            is kept if this call names none, or if another one is allowed.
+        plan: the plan of this call. --init-from matters at the beginning only: that of the system
+            is kept if this call names none, or if --allow-change names init_from.
         run: the run.
-        allowed: keys that may change although they are not harmless.
-    Returns: the plan to go on with.
-    Raises: ConfigError with a table of key, old, new, or for a bad value in config.toml; DataError
-        if the corpus is not the one it was trained on.
+        allowed: keys of --allow-change.
+    Raises: ConfigError with a table of key, old and new value if other settings have changed, or
+        for a bad value in config.toml; DataError if the corpus is not the one it was trained on.
     """
     stored = system.read_config()
     if not plan.init_from or "init_from" in allowed:
@@ -227,17 +223,19 @@ def plan_to_resume(system: System, plan: Plan, run: Run, allowed: Collection[str
         settings.build(schemas["model"], known, "model", system.config)
     else:
         del schemas["model"]
-    # With the values of settings that are newer than the file.
-    newer = {
+    # Settings that are newer than the file have their defaults.
+    sections = {
         key: settings.complete(schema, getattr(stored, key)) for key, schema in schemas.items()
     }
-    old = flat(stored.model_dump(exclude={"hardware", "changed"}) | newer)  # these are no settings
-    changed = changes(old, flat(plan.model_dump(exclude={"changed"})))
-    harmful = [(key, *of) for key, of in changed.items() if not may_change(key, allowed)]
-    if harmful:
+    of_file = stored.model_dump(exclude={"hardware", "changed"})  # these are no settings
+    changed = changes(flat(of_file | sections), flat(plan.model_dump(exclude={"changed"})))
+    refused = [(key, *of) for key, of in changed.items() if not may_change(key, allowed)]
+    if refused:
+        rows = [("key", "old", "new"), *refused]
+        first, second, _ = (max(map(len, column)) for column in zip(*rows, strict=True))
         raise ConfigError(
             f"the settings of '{system.name}' have changed since it was started",
-            where=_table([("key", "old", "new"), *harmful]),
+            where="\n  ".join(f"{key:{first}}  {old:{second}}  {new}" for key, old, new in rows),
             hint="leave out --preset, --config, --seed, --init-from and --set of these keys to"
             f" resume with the settings of {system.config}, or --system for a second system,"
             " --force to begin this one anew, --allow-change KEY to resume with the new value",
@@ -256,6 +254,40 @@ def plan_to_resume(system: System, plan: Plan, run: Run, allowed: Collection[str
     return plan.model_copy(update={"changed": allowed_changes})
 
 
-def _table(rows: list[tuple[str, str, str]]) -> str:
-    first, second, _ = (max(map(len, column)) for column in zip(*rows, strict=True))
-    return "\n  ".join(f"{key:{first}}  {old:{second}}  {new}" for key, old, new in rows)
+def match_parameters(run: Run, plan: Plan, name: str, other: str) -> tuple[Plan, str]:
+    """Return a plan whose d_ff gives as many parameters as another system has, and a message.
+
+    Args:
+        run: has the other system and the vocabularies.
+        plan: its d_ff does not matter.
+        name: the system to train.
+        other: the other system.
+    Raises: ConfigError if the variant has no d_ff, if there is no such system, or if no d_ff gives
+        so few parameters.
+    """
+    if "d_ff" not in load_variant(plan.variant).Settings.model_fields:
+        message = f"variant {plan.variant} has no model.d_ff to choose"
+        raise ConfigError(message, where=MATCH, hint="give its sizes with --set")
+    if other == name:
+        message = f"'{name}' is the system that is to be trained"
+        raise ConfigError(message, where=MATCH, hint="--system gives another name")
+    sizes = loading.vocabulary_sizes(run)
+    with torch.device("meta"):  # shapes alone, no memory
+        wanted = count_parameters(loading.build_untrained(run, run.find_system(other)))
+        least, next_least = (_parameters(plan, sizes, d_ff) for d_ff in (1, 2))
+        # Parameters are linear in d_ff.
+        d_ff = 1 + round((wanted - least) / (next_least - least))
+        if d_ff < 1:
+            raise ConfigError(
+                f"'{other}' has {wanted:,} parameters; with model.d_ff=1 this system has {least:,}",
+                where=MATCH,
+                hint="make this system smaller, for example with fewer layers",
+            )
+        count = _parameters(plan, sizes, d_ff)
+    matched = plan.model_copy(update={"model": {**plan.model, "d_ff": d_ff}})
+    return matched, f"model.d_ff = {d_ff}: {count:,} parameters; '{other}' has {wanted:,}"
+
+
+def _parameters(plan: Plan, sizes: Vocabularies, d_ff: int) -> int:
+    """Return the number of parameters that a plan has with another d_ff."""
+    return count_parameters(build_model(plan.variant, {**plan.model, "d_ff": d_ff}, sizes))

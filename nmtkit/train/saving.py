@@ -41,7 +41,7 @@ class Writer:
         self._writing: Future[None] | None = None
 
     def begin(self, write: Callable[[], None]) -> None:
-        """Begin to write, as soon as what was begun before is written.
+        """Begin to write as soon as the write before has ended.
 
         Raises: as `finish`.
         """
@@ -54,37 +54,35 @@ class Writer:
             self.finish()
 
     def finish(self) -> None:
-        """Wait until everything is written.
-
-        Raises: EnvironmentProblem, or what else the write has raised.
-        """
+        """Wait for the write; raise its error, usually an EnvironmentProblem."""
         writing, self._writing = self._writing, None
         if writing is not None:
             writing.result()
 
     def wait(self) -> None:
-        """Wait, in any thread, until what was begun is written or has failed."""
+        """Wait, in any thread, until the write has ended or failed."""
         with suppress(RuntimeError):  # Python is shutting down, and waits by itself
             self._thread.submit(lambda: None).result()
 
 
 def copied(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return copies in main memory, which no further update changes."""
+    """Return copies in main memory, which later updates do not change."""
     return {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}
 
 
 def retried(write: Callable[[], object], tidy: Callable[[], object]) -> None:
-    """Write something; if the disk refuses, tidy up and write again.
+    """Write; if the disk refuses, tidy up and write again.
 
-    A full disk gets one more attempt, another failure gets attempts for a minute.
+    A full disk gets one more attempt. Any other failure gets attempts for a minute.
     """
     for attempt in itertools.count():
         try:
             write()
             return
         except (EnvironmentProblem, OSError) as error:
-            number = _errno(error)
-            pauses = PAUSES[:1] if number is None or number in UNWRITABLE else PAUSES
+            cause = error if isinstance(error, OSError) else error.__cause__
+            number = getattr(cause, "errno", None)
+            pauses = PAUSES[:1] if number in {None, *UNWRITABLE} else PAUSES
             message = getattr(error, "message", str(error))
             if attempt >= len(pauses):
                 if isinstance(error, EnvironmentProblem):
@@ -93,18 +91,8 @@ def retried(write: Callable[[], object], tidy: Callable[[], object]) -> None:
             pause = pauses[attempt]
             console.warn(f"{message}; trying once more{f' in {pause} s' if pause else ''}")
             time.sleep(pause)
-            with suppress(OSError, EnvironmentProblem):  # the next attempt meets the same
+            with suppress(OSError, EnvironmentProblem):  # the next attempt meets the same error
                 tidy()
-
-
-def _errno(error: BaseException) -> int | None:
-    """Return the errno of an error or of its cause; None if there is none."""
-    cause: BaseException | None = error
-    while cause is not None:
-        if (number := getattr(cause, "errno", None)) is not None:
-            return int(number)
-        cause = cause.__cause__
-    return None
 
 
 def write(
@@ -126,11 +114,8 @@ def write(
         about: facts about model and corpus, for the manifest.
     Raises: EnvironmentProblem if the disk refuses.
     """
-    folder = system.checkpoints
-
-    def save() -> None:
-        checkpoints.save(folder, state.step, weights, tensors, asdict(state), about)
-
+    folder, values = system.checkpoints, asdict(state)
+    save = partial(checkpoints.save, folder, state.step, weights, tensors, values, about)
     retried(save, partial(checkpoints.clean, folder))
 
     def note() -> None:

@@ -44,12 +44,12 @@ from nmtkit.train.gradients import autocast_arguments
 from nmtkit.train.init_from import copy_matching, find_source
 from nmtkit.train.loggers import check_installed
 from nmtkit.train.loop import Trainer
-from nmtkit.train.matching import match_parameters
 from nmtkit.train.optimizer import put_optimizer_tensors
 from nmtkit.train.options import TrainOptions
 from nmtkit.train.plan import (
     Plan,
     make_plan,
+    match_parameters,
     named_variant,
     plan_of_system,
     plan_to_resume,
@@ -81,8 +81,8 @@ def train(run: Run, *, ranks: Ranks | None = None, **values: Any) -> None:
     plan = plan_of_system(run, system, options) or make_plan(run, options)
     training = _Training(run, system, plan, options, ranks)
     if options.match_parameters:
-        training.plan, sizes = match_parameters(run, plan, name, options)
-        training.say(sizes)
+        training.plan, message = match_parameters(run, plan, name, options.match_parameters)
+        training.say(message)
         plan = training.plan
     for key in options.allow_change:
         known = set(flat(plan.model_dump()))

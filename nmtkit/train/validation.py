@@ -1,12 +1,14 @@
 """How good a model is on the development set: its loss, and BLEU of its translations.
 
-Each rank computes every W-th batch of both. The batches are those of a single process, and rank 0
-adds and scores in their order, so the result has the same bits for any number of ranks.
+Of W ranks, each computes every W-th batch of both. A single process has the same batches, and
+their results are added and scored in the same order. So the numbers have the same bits for any
+number of ranks.
 """
 
 from __future__ import annotations
 
 import json
+import operator
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -48,7 +50,7 @@ LONGER = 1.2
 DECODE_SENTENCES = 128
 Item = TypeVar("Item")
 T = TypeVar("T")
-Measured = tuple[float | None, str | None, Samples]
+Bleu = tuple[float | None, str | None, Samples]
 """BLEU, its signature, and samples."""
 Decoded = dict[int, Ids]
 """The translation of each sentence by its number."""
@@ -104,7 +106,7 @@ class Validation:
 
 @torch.no_grad()
 def batch_loss(model: Model, store: Pairs, autocast: dict[str, Any], rows: Ids) -> float:
-    """Return the sum of the loss of some pairs of a store."""
+    """Return the summed loss of some pairs of a store."""
     device = device_of(model)
     chunk = losses.chunk_rows(model.vocabularies.tgt, device.type)
     batch = collate(store, rows, device, model.context_rule)
@@ -132,52 +134,50 @@ def _dev_set_hash(hashes: dict[str, str], name: str, sentences: int, limit: floa
     return files.text_sha256(json.dumps([sorted(of_set), sentences, *longer]))[:16]
 
 
+@dataclass
 class Validator:
     """Measures a model on the development set of a run.
 
     Args:
         run: the run.
         dev: the development set.
-        settings: batch size and unit, smoothing, dev_bleu, dev_sentences, samples.
+        settings: batch size and unit, dev_bleu, dev_sentences, samples.
         model: on its device.
         autocast: arguments of torch.autocast.
         ranks: the processes that share the work.
-    Attributes:
         with_memory: calls a function, and once more if memory does not suffice.
     """
 
-    def __init__(
-        self,
-        run: Run,
-        dev: TextSet,
-        settings: TrainSettings,
-        model: Model,
-        autocast: dict[str, Any],
-        ranks: Ranks,
-    ) -> None:
-        self.with_memory: Callable[..., Any] = lambda work, *arguments: work(*arguments)
-        self._ranks = ranks
-        self._settings, self._model, self._autocast = settings, model, autocast
-        self._store = store = Store(run.prep / dev.name)
+    run: Run
+    dev: TextSet
+    settings: TrainSettings
+    model: Model
+    autocast: dict[str, Any]
+    ranks: Ranks
+    with_memory: Callable[..., Any] = operator.call
+
+    def __post_init__(self) -> None:
+        run, name, settings = self.run, self.dev.name, self.settings
+        self._store = store = Store(run.prep / name)
         self._search_settings = dev_search(store)
         lengths = store.src_lengths, store.tgt_lengths
         self._batches = batch_list(*lengths, settings.batch_size, settings.batch_unit, 0, 0)
         self._manifest = manifest = run.manifest()
         self._most = max(LONGEST_READ, manifest.settings.max_subwords + 1)
         sentences, limit = settings.dev_sentences, self._search_settings.max_length_a
-        self._dev_set = _dev_set_hash(manifest.files, dev.name, sentences, limit)
+        self._dev_set = _dev_set_hash(manifest.files, name, sentences, limit)
         self._decodes = settings.dev_bleu or settings.samples > 0
         if self._decodes:
             self._vocabulary = load_vocabularies(run.prep)[1]
             self._side = TextSide.load(run.prep, "tgt")
-            self._source = list(files.text_lines(run.source(dev.name)))
-            self._references = [list(files.text_lines(path)) for path in run.references(dev.name)]
+            self._source = list(files.text_lines(run.source(name)))
+            self._references = [list(files.text_lines(path)) for path in run.references(name)]
 
     @cached_property
     def _readable(self) -> Ids:
-        """The sentences that are not too long to be read."""
+        """The numbers of the sentences that are not too long, in order."""
         every = np.arange(len(self._store))
-        rows = short_rows(self._store, self._model.context_rule, every, self._most)
+        rows = short_rows(self._store, self.model.context_rule, every, self._most)
         if left_out := len(every) - len(rows):
             console.warn(
                 f"validation leaves out {counted(left_out, 'sentence')} longer than"
@@ -189,33 +189,32 @@ class Validator:
         """Measure the model on all ranks, and leave it in training mode.
 
         Returns: the same on every rank, but for the seconds.
-        Raises: Abandoned on all ranks if a signal meanwhile stops one.
+        Raises: Abandoned on all ranks if a signal stops one of them.
         """
         start = time.monotonic()
-        measured: Measured = None, None, []
-        self._model.eval()
+        bleu: Bleu = None, None, []
+        self.model.eval()
         try:
             loss = self._loss(stop)
             loss_end = time.monotonic()
             if self._decodes:
-                measured = self._bleu(stop)
+                bleu = self._bleu(stop)
         except Undecodable as error:
             console.warn(f"decoding the development set failed ({error}): no BLEU")
         finally:
-            self._model.train()
-        bleu, signature, samples = measured
+            self.model.train()
+        value, signature, samples = bleu
         seconds = loss_end - start, time.monotonic() - loss_end
-        return Validation(loss, bleu, signature, *seconds, samples, self._dev_set)
+        return Validation(loss, value, signature, *seconds, samples, self._dev_set)
 
     def _loss(self, stop: Stop) -> float:
         """Return the loss per target token."""
         rows = self._readable
         batches = [batch[np.isin(batch, rows)] for batch in self._batches]
-        batches = [batch for batch in batches if len(batch)]
-        fixed = self._model, self._store, self._autocast
+        work = partial(self.with_memory, batch_loss, self.model, self._store, self.autocast)
         nll = 0.0
-        for of_batch in self._shared(batches, partial(self.with_memory, batch_loss, *fixed), stop):
-            nll += of_batch
+        for of_batch in self._shared([batch for batch in batches if len(batch)], work, stop):
+            nll += of_batch  # not by `sum`, whose last bits depend on Python's version
         return nll / max(1, int(self._store.tgt_lengths[rows].sum()))
 
     def _shared(
@@ -228,14 +227,14 @@ class Validator:
         """Return what `work` returns for each item; the ranks share the items.
 
         Args:
-            expected: the errors of `work` that end this on all ranks.
+            expected: errors of `work` that become Undecodable on all ranks.
         Raises: Abandoned on all ranks if a signal stops one; Undecodable on all ranks after an
-            expected error of one.
+            expected error on one.
         """
         results = []
         ending: Exception | None = None
         try:
-            for item in self._ranks.share(items):
+            for item in self.ranks.share(items):
                 stop.check()
                 results.append(work(item))
         except Abandoned as error:
@@ -243,41 +242,37 @@ class Validator:
         except expected as error:
             name = "" if isinstance(error, NmtkitError) else f"{type(error).__name__}: "
             ending = Undecodable(f"{name}{first_line(error)}")
-        # All ranks must know what one rank met before they wait for each other again.
-        of_ranks = self._ranks.gather_values((ending, results))
+        # All ranks must know of the error of one rank before they wait for each other again.
+        of_ranks = self.ranks.gather_values((ending, results))
         if endings := [ending for ending, _ in of_ranks if ending]:
             raise min(endings, key=lambda ending: isinstance(ending, Undecodable))
-        world = self._ranks.world
+        world = self.ranks.world
         return [of_ranks[i % world][1][i // world] for i in range(len(items))]
 
-    def _bleu(self, stop: Stop) -> Measured:
+    def _bleu(self, stop: Stop) -> Bleu:
         """Return BLEU, its signature and samples.
 
         Raises: Undecodable.
         """
-        size, limit = len(self._store), self._settings.dev_sentences
-        count = size if self._settings.dev_bleu else 0
-        if limit:
-            count = min(count, limit)
+        size, readable = len(self._store), self._readable
+        last = (self.settings.dev_sentences or size) if self.settings.dev_bleu else 0
+        scored = readable[readable < last].tolist()
         # Samples are spread evenly over the set.
-        spread = np.linspace(0, size - 1, min(self._settings.samples, size) + 2)[1:-1]
-        readable_rows = set(self._readable.tolist())
-        shown = [row for row in spread.round().astype(int).tolist() if row in readable_rows]
-        scored_rows = [row for row in range(count) if row in readable_rows]
-        ids = self._translate(sorted({*scored_rows, *shown}), stop)
+        spread = np.linspace(0, size - 1, min(self.settings.samples, size) + 2)[1:-1].round()
+        shown = spread[np.isin(spread, readable)].astype(int).tolist()
+        ids = self._translate(sorted({*scored, *shown}), stop)
         score = partial(self._score, ids, shown=shown)
-        return self._shared([scored_rows], score, stop, Exception)[0]  # on rank 0
+        return self._shared([scored], score, stop, Exception)[0]  # on rank 0
 
-    def _score(self, ids: Decoded, rows: list[int], shown: list[int]) -> Measured:
+    def _score(self, ids: Decoded, rows: list[int], shown: list[int]) -> Bleu:
         """Return BLEU of the translations of some rows, its signature, and the shown samples."""
         texts = self._texts(ids)
         samples = [(self._source[i], self._references[0][i], texts[i]) for i in shown]
         if not rows:
             return None, None, samples
-        references = [[lines[i] for i in rows] for lines in self._references]
         bleu = metrics.bleu(
             [texts[i] for i in rows],
-            references,
+            [[lines[i] for i in rows] for lines in self._references],
             self._manifest.tgt,
             tokenized=self._manifest.settings.tgt_tokenizer == "none",
         )
@@ -293,34 +288,32 @@ class Validator:
         """Return translations of sentences, </s> included.
 
         If the model reads earlier translations, the earlier sentences are translated too. A blank
-        line stays blank and is not searched, as in `Translator`.
+        line stays blank and is not searched, as in `Translator`. A sentence that is left out has an
+        empty translation.
 
         Raises: Undecodable.
         """
-        rule, store = self._model.context_rule, self._store
-        ids: Decoded = {}
+        rule, store = self.model.context_rule, self._store
         rounds = store.documents.rounds(rows) if rule is not None and rule.targets else [rows]
-        # A blank line has </s> only. A sentence that is left out has an empty translation.
-        searched = set(self._readable.tolist()) - set(np.flatnonzero(store.src_lengths == 1))
+        blank = np.flatnonzero(store.src_lengths == 1)  # </s> only
+        searched = {*self._readable.tolist()}.difference(blank.tolist())
+        ids: Decoded = {}
+        decode = partial(self.with_memory, self._search, ids)
         for sentences in rounds:
             ids |= {row: np.array([EOS]) for row in sentences if row not in searched}
-            self._search_round([row for row in sentences if row not in ids], ids, stop)
+            wanted = [row for row in sentences if row in searched]
+            wanted.sort(key=store.src_lengths.__getitem__)
+            starts = range(0, len(wanted), DECODE_SENTENCES)
+            batches = [np.asarray(wanted[start : start + DECODE_SENTENCES]) for start in starts]
+            translations = self._shared(batches, decode, stop, Exception)
+            for batch, of_batch in zip(batches, translations, strict=True):
+                ids |= zip(batch.tolist(), of_batch, strict=True)
         return ids
-
-    def _search_round(self, rows: list[int], ids: Decoded, stop: Stop) -> None:
-        """Add translations to those in `ids`, in batches of similar length."""
-        rows = sorted(rows, key=lambda row: int(self._store.src_lengths[row]))
-        starts = range(0, len(rows), DECODE_SENTENCES)
-        batches = [np.asarray(rows[start : start + DECODE_SENTENCES]) for start in starts]
-        search = partial(self.with_memory, self._search, ids)
-        decoded = self._shared(batches, search, stop, Exception)
-        for batch, translations in zip(batches, decoded, strict=True):
-            ids |= dict(zip(batch.tolist(), translations, strict=True))
 
     def _search(self, ids: Decoded, rows: Ids) -> list[Ids]:
         """Return the translation of each row of a batch; `ids`: of earlier sentences."""
-        device, rule = device_of(self._model), self._model.context_rule
+        device, rule = device_of(self.model), self.model.context_rule
         batch = collate(self._store, rows, device, rule, ids.__getitem__)
-        with torch.autocast(**self._autocast):
-            nbest = search([self._model], without_targets(batch), self._search_settings)
+        with torch.autocast(**self.autocast):
+            nbest = search([self.model], without_targets(batch), self._search_settings)
         return [np.array([*hypotheses[0].ids, EOS]) for hypotheses in nbest]

@@ -40,7 +40,7 @@ def same(one, other):
 @pytest.fixture
 def weights(monkeypatch):
     """The weights of every training before its first update and after each one."""
-    seen, step = [], loop.Trainer._descend
+    seen, step = [], loop.Trainer.make_update
 
     def noted(self, *args):
         def now():
@@ -51,7 +51,7 @@ def weights(monkeypatch):
         step(self, *args)
         seen.append(now())
 
-    monkeypatch.setattr(loop.Trainer, "_descend", noted)
+    monkeypatch.setattr(loop.Trainer, "make_update", noted)
     return seen
 
 

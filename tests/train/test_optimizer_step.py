@@ -12,7 +12,7 @@ from torch.amp import GradScaler
 
 from nmtkit.errors import TrainingDiverged
 from nmtkit.nn import hardware
-from nmtkit.train import optimizer_step
+from nmtkit.train import optimizer
 from nmtkit.train.gradients import Gradients, autocast_arguments
 from tests.train.test_ranks import Together, arguments, largest_difference, weights
 from tests.train.test_resume import outcome, stop
@@ -53,7 +53,7 @@ def overflowing(monkeypatch, steps, times=1):
 
 def gradients_of_first_update(monkeypatch, run, *settings):
     """The gradients, after the scale is divided out and before they are clipped, and the norm."""
-    found, clip = [], optimizer_step.OptimizerStep._clip
+    found, clip = [], optimizer.OptimizerStep._clip
 
     def clipped(self, losses):
         gradients = {n: p.grad.clone() for n, p in self.model.named_parameters()}
@@ -62,7 +62,7 @@ def gradients_of_first_update(monkeypatch, run, *settings):
         return sums
 
     with monkeypatch.context() as patch:
-        patch.setattr(optimizer_step.OptimizerStep, "_clip", clipped)
+        patch.setattr(optimizer.OptimizerStep, "_clip", clipped)
         go(run, "train.max_steps=1", *settings, force=True)
     return found[0]
 
@@ -75,7 +75,7 @@ def distance(one, other):
 
 
 def with_scaler(patch, **values):
-    patch.setattr(optimizer_step, "GradScaler", partial(GradScaler, **values))
+    patch.setattr(optimizer, "GradScaler", partial(GradScaler, **values))
 
 
 def test_gradients_are_those_of_float32_and_small_ones_only_with_the_scale(run, monkeypatch):

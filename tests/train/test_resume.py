@@ -18,6 +18,7 @@ from nmtkit.errors import Interrupted
 from nmtkit.models import checkpoints
 from nmtkit.train import best, loop
 from nmtkit.train import loss as losses
+from nmtkit.train.optimizer import OptimizerStep
 from nmtkit.train.stage import train
 from nmtkit.train.validation import Validator
 from tests import ROOT
@@ -112,10 +113,8 @@ def test_stopped_and_continued_is_as_if_never_stopped(moment, run, monkeypatch, 
 
 
 def test_stopped_at_every_step_is_as_if_never_stopped(tmp_path, monkeypatch, uninterrupted):
-    run, updates, descend = make_run(tmp_path / "run"), [], loop.Trainer._descend
-    monkeypatch.setattr(
-        loop.Trainer, "_descend", lambda *update: updates.append(1) or descend(*update)
-    )
+    run, updates, step = make_run(tmp_path / "run"), [], OptimizerStep.step
+    monkeypatch.setattr(OptimizerStep, "step", lambda *update: updates.append(1) or step(*update))
     clocks = {
         "monotonic": time.monotonic,
         "sleep": time.sleep,

@@ -909,7 +909,7 @@ def test_dev_loss_is_the_mean_over_all_target_tokens(run):
 def test_a_signal_counts_more_than_a_set_that_cannot_be_decoded(on_dev):
     validator, _ = on_dev(drawn_model("transformer"))
     of_ranks = [(validation.Undecodable("of one"), []), (Abandoned("of another"), [])]
-    validator._ranks = SimpleNamespace(share=list, gather_values=lambda _: of_ranks, world=2)
+    validator.ranks = SimpleNamespace(share=list, gather_values=lambda _: of_ranks, world=2)
     with pytest.raises(Abandoned):
         validator._shared([], len, Stop())
 
