@@ -1,4 +1,4 @@
-"""`--dry-run`: what a training would be, from a few updates that are timed and thrown away."""
+"""`--dry-run`: size and time of a training, from a few updates that are timed and thrown away."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ WARM_UP = 2
 SECONDS = 5.0
 """Time after which no further update is timed."""
 UPDATES = (3, 20)
-"""At least and at most so many updates are timed."""
+"""The minimum and the maximum number of updates that are timed."""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """What the rest of a training takes.
+    """The rest of a training.
 
     Attributes:
         timed: updates that were timed.
-        speed: target tokens in a second.
+        speed: target tokens per second.
         updates: still to make.
         tokens: target tokens of these updates.
-        epochs: passes over the training set that these updates are.
+        epochs: passes over the training set of these updates.
     """
 
     timed: int
@@ -73,8 +73,8 @@ def rehearse(trainer: Trainer) -> Estimate:
 
 
 def of_an_epoch(trainer: Trainer) -> tuple[float, float]:
-    """Return the updates, of which the last may be a part, and the target tokens of one pass over
-    the training set, estimated from its first window.
+    """Return the updates (a fraction) and the target tokens of one pass over the training set,
+    estimated from its first window.
     """
     updates, count = Updates(trainer.store, trainer.settings), 0
     window = updates.batches
@@ -89,29 +89,27 @@ def show(plan: Plan, trainer: Trainer, estimate: Estimate) -> None:
     """Print the settings that differ from the defaults, and the estimate."""
     preset = f" --preset {plan.preset}" if plan.preset else ""
     title = f"Settings that differ from the defaults (all: nmtkit settings{preset})"
-    rows = [[key, value, default] for key, (default, value) in changed_settings(plan).items()]
     columns = list(map(text_column, ("setting", "value", "default")))
-    Table("settings", title, columns, rows).print()
+    Table("settings", title, columns, changed_settings(plan)).print()
     console.put()
     columns = list(map(text_column, ("training", "estimate")))
     Table("estimate", "", columns, _rows(trainer, estimate)).print()
 
 
-def changed_settings(plan: Plan) -> dict[str, tuple[str, str]]:
-    """Return default and value of each setting whose value is not the default."""
+def changed_settings(plan: Plan) -> list[tuple[str, str, str]]:
+    """Return key, value and default of each setting whose value is not the default."""
     schemas = schemas_of(load_variant(plan.variant))
-    defaults = {name: settings.complete(schema, {}) for name, schema in schemas.items()}
-    before, now = flat(defaults), flat(plan.model_dump(include=set(schemas)))
-    return {
-        key: (toml_value(before.get(key, "-")), toml_value(value))
-        for key, value in now.items()
-        if value is not None and before.get(key) != value
-    }
+    defaults = flat({name: settings.complete(schema, {}) for name, schema in schemas.items()})
+    return [
+        (key, toml_value(value), toml_value(defaults.get(key, "-")))
+        for key, value in flat(plan.model_dump(include=set(schemas))).items()
+        if value is not None and defaults.get(key) != value
+    ]
 
 
 def _rows(trainer: Trainer, estimate: Estimate) -> list[tuple[str, str]]:
     """Return the estimate as names and values."""
-    held = "this process" if trainer.autocast["device_type"] != "cuda" else "on the GPU"
+    held = "on the GPU" if trainer.autocast["device_type"] == "cuda" else "this process"
     epochs = f"{estimate.epochs:,.{0 if estimate.epochs >= 100 else 1}f}"
     timed = counted(estimate.timed, "update")
     rows = [

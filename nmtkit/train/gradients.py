@@ -4,9 +4,9 @@ Each micro-batch has its own random numbers, seeded by its place in the update a
 that computes it. So an update is the same for any number of ranks.
 
 A micro-batch that does not fit into memory is computed in parts. A part is a micro-batch of its
-own: the update is the mean over the same pairs, but with other dropout masks. From which size on
-batches are cut is therefore kept in the training's state, so that a continued training does the
-same. An update with fewer micro-batches than ranks is cut, too.
+own: the update is the mean over the same pairs, but with other dropout masks. The training's state
+therefore holds the size from which batches are cut, so that a resumed training does the same. An
+update with fewer micro-batches than ranks is cut, too.
 """
 
 from __future__ import annotations
@@ -62,9 +62,8 @@ def autocast_arguments(hardware: Hardware) -> dict[str, Any]:
 
 
 def seed_everything(seed: int, step: int, micro: int) -> None:
-    """Seed the random numbers of a micro-batch.
-
-    A model may draw from any of the usual sources and is still continued exactly.
+    """Seed all usual sources of random numbers for a micro-batch, so that a model may draw from any
+    of them and a resumed training is still exact.
     """
     seed_dropout(seed, step, micro)
     mixed = int(np.random.SeedSequence((seed, step, micro, 1)).generate_state(1)[0])
@@ -79,17 +78,17 @@ def seed_everything(seed: int, step: int, micro: int) -> None:
 def packed_multiple(
     model: Model, settings: TrainSettings, device: str, in_rows: bool = True
 ) -> int:
-    """Return the number of which the rows of packed batches have a multiple; 0 = not packed.
+    """Return the number m, so that the length of a packed row is a multiple of m; 0 = not packed.
 
-    On a GPU it is an eighth of a batch, or a 24th of an update whose batches are joined, so that
-    few shapes occur.
+    On a GPU m is an eighth of a batch, or a 24th of an update whose batches are joined, so that few
+    shapes occur.
 
     Args:
         model: that reads the batches.
         settings: packed, batch_unit, batch_size, micro_batch, update_size, replace, word_dropout.
         device: cpu, cuda or mps.
         in_rows: True if a GPU has a kernel for attention within the sentences of a row.
-    Raises: ConfigError if the model cannot read packed batches that the settings ask for.
+    Raises: ConfigError if the settings ask for packed batches that the model cannot read.
     """
     perturbs = settings.replace != "none" or settings.word_dropout > 0
     # A packed source with its context would be perturbed as a whole.
@@ -100,10 +99,10 @@ def packed_multiple(
         if not (model.reads_packed or type(model).__module__.startswith("nmtkit.")):
             hint += "; if your class reads packed batches, write in it: packs = True"
         raise ConfigError(message, where="train.packed", hint=hint)
-    # Measured: a CPU loses in attention what it saves elsewhere. But the lengths of a context and
-    # its source together differ much in a batch, so their padding costs more.
-    # Without a kernel, attention pads all sentences to the longest of a whole update. But padded
-    # contexts have no CUDA graphs.
+    # Measured: a CPU loses in attention what it saves elsewhere. But a context and its source
+    # together differ much in length, so their padding costs more. On a GPU without a kernel,
+    # attention pads all sentences to the longest of a whole update. But padded contexts have no
+    # CUDA graphs.
     gains = device == "cuda" and (in_rows or model.context_rule is not None)
     gains = gains or (device == "cpu" and model.context_form == "source")
     wanted = settings.packed == "yes" or (settings.packed == "auto" and gains)
@@ -127,9 +126,9 @@ class Share:
     """A rank's share of an update.
 
     Attributes:
-        parts: place in the update, which seeds the random numbers, and rows.
-        split_from: of the state on which the parts depend.
-        batches: by place; those that are made already.
+        parts: the place in the update, which seeds the random numbers, and the rows of each part.
+        split_from: of the state when the parts were cut.
+        batches: the batches that are made already, by place.
     """
 
     parts: list[tuple[int, Ids]]
@@ -148,12 +147,12 @@ class Gradients:
         autocast: arguments of torch.autocast.
         state: holds `split_from`, which is lowered when memory does not suffice.
         ranks: the processes that share the work.
-        note: returns what the ranks tell each other in each update.
+        note: returns the numbers that this rank sends to the other ranks in each update.
     Attributes:
         device: of the model.
         joins: True if the batches of an update are joined.
         graphs: of batches on a GPU; None = kernel by kernel.
-        notes: what every rank told in the last update.
+        notes: the numbers of every rank in the last update.
     """
 
     model: Model
@@ -170,9 +169,10 @@ class Gradients:
         self.joins = joins(self.settings, self.device)
         self.graphs: Graphs | None = None
         self.notes: list[list[float]] = []
-        # A thread makes batches during validations, too, in which a model may have another rule.
+        # Read here, because a thread makes batches during validations too, in which a model may
+        # have another rule.
         self._rule = self.model.train().context_rule
-        self._released = False  # the memory that graphs hold, since the update began
+        self._released = False  # True if graphs gave back their memory since the update began
         self._chunk = losses.chunk_rows(self.model.vocabularies.tgt, self.device.type)
         if reason := gpu.load_kernels(self.device):
             console.warn(f"nmtkit's kernels do not work here, torch's are slower: {reason}")
@@ -190,11 +190,11 @@ class Gradients:
         self._sums = GradientSums(parameters, self.ranks, dtype, self.graphs is not None)
 
     def share(self, update: list[Ids], make: bool = False) -> Share:
-        """Return what this rank computes of an update, as memory is known now.
+        """Return the share of this rank, cut for the memory known so far.
 
         Args:
             update: the rows of its batches.
-            make: the batches, too.
+            make: True to make the batches, too.
         """
         split_from = self.state.split_from
         parts = self.ranks.share(list(enumerate(self.parts(update))))
@@ -202,20 +202,20 @@ class Gradients:
         return Share(parts, split_from, batches)
 
     def _batch(self, rows: Ids) -> Batch:
-        few, rule = self.graphs is not None, self._rule
+        model, few, rule = self.model, self.graphs is not None, self._rule
         if self._multiple:
-            of_model = rule, self.model.context_form, self.model.prepare
-            batch = collate_packed(self.store, rows, self.device, self._multiple, few, *of_model)
+            fixed = self.device, self._multiple, few, rule, model.context_form, model.prepare
+            batch = collate_packed(self.store, rows, *fixed)
         else:
             batch = collate(self.store, rows, self.device, rule, few_shapes=few)
-        return replace(batch, spans=None) if few and not self.model.reads_spans else batch
+        return replace(batch, spans=None) if few and not model.reads_spans else batch
 
     def compute(
         self, update: list[Ids], step: int, divisor: float, share: Share | None = None
     ) -> Tensor:
-        """Compute the gradient of an update, the same on all ranks; each computes its share.
+        """Compute the gradient of an update: each rank computes its share and gets the sum.
 
-        If memory does not suffice, it begins again with smaller parts.
+        If memory does not suffice, begin again with smaller parts.
 
         Args:
             update: the rows of its micro-batches.
@@ -266,12 +266,13 @@ class Gradients:
         divisor: float,
         before_last: Callable[[Tensor], object] | None = None,
     ) -> tuple[Tensor, int]:
-        """Add the gradients of a share of an update in this process.
+        """Add the gradients of a share of an update.
 
         Args:
-            share: its parts may be all of the update.
+            share: of this rank, or all parts of the update.
             step, divisor: as of `compute`.
-            before_last: gets the hidden states of the last part before their backward pass.
+            before_last: is called with the hidden states of the last part before their backward
+                pass.
         Returns: sums (2) of the smoothed loss and of the negative log-likelihood; positions of the
             part that did not fit into memory, else ALL_FIT.
         """
@@ -298,13 +299,13 @@ class Gradients:
 
     def parts(self, update: list[Ids]) -> list[Ids]:
         """Return the micro-batches of an update, cut for the ranks and to fit into memory."""
+        world = self.ranks.world
         if self.joins:
             rows = np.concatenate(update)
             below = self.state.split_from or ALL_FIT
-            lengths = self.store.lengths(rows)
-            cut = equal_parts(rows, *lengths, self.ranks.world, below, self.positions)
+            cut = equal_parts(rows, *self.store.lengths(rows), world, below, self.positions)
         else:
-            count = cuts_for_ranks(len(update), self.ranks.world)
+            count = cuts_for_ranks(len(update), world)
             cut = [part for rows in update for part in np.array_split(rows, min(count, len(rows)))]
         return [part for rows in cut for part in self._halved_to_fit(rows)]
 
@@ -314,11 +315,9 @@ class Gradients:
             return sum(filled(side, self._multiple) for side in (src_lengths, tgt_lengths))
         return padded_positions(src_lengths, tgt_lengths)
 
-    def positions_of_update(self, update: list[Ids]) -> int:
-        """Return the number of positions in which an update is computed, with their padding. If
-        batches are not joined, a batch counts as a whole, also where ranks or memory get parts.
-        """
-        return sum(map(self._positions_of_rows, self.parts(update) if self.joins else update))
+    def positions_of(self, rows: Ids) -> int:
+        """Return the number of positions of a batch by its rows."""
+        return self.positions(*self.store.lengths(rows))
 
     def _add_part(
         self,
@@ -326,16 +325,17 @@ class Gradients:
         scale: float | Tensor,
         before: Callable[[Tensor], object] | None = None,
     ) -> Tensor:
-        """Add the gradients of a micro-batch; `before` gets the hidden states before the backward
-        pass.
+        """Add the gradients of a micro-batch.
 
+        Args:
+            scale: of the gradients; a tensor if a graph computes them.
+            before: is called with the hidden states before the backward pass.
         Returns: sums (2) of the smoothed loss and of the negative log-likelihood.
         """
-        perturbing = self._perturb.reading() if self._perturb else contextlib.nullcontext()
-        multi_tensor = (
-            multi_tensor_pass(self.model, self._narrow) if self.graphs else contextlib.nullcontext()
-        )
-        with multi_tensor:
+        with contextlib.ExitStack() as whole_pass:
+            if self.graphs:
+                whole_pass.enter_context(multi_tensor_pass(self.model, self._narrow))
+            perturbing = self._perturb.reading() if self._perturb else contextlib.nullcontext()
             with torch.autocast(**self.autocast), perturbing:
                 hidden = target_states(self.model, batch)
             if before:
@@ -347,13 +347,9 @@ class Gradients:
         with torch.autocast(**self.autocast):
             return self.model.logits(hidden)
 
-    def largest_part(self, update: list[Ids]) -> int:
-        """Return the most positions that are computed at once in an update."""
-        return max(map(self._positions_of_rows, self.parts(update)))
-
     def _halved_to_fit(self, rows: Ids) -> list[Ids]:
         split_from = self.state.split_from
-        if split_from is None or len(rows) == 1 or self._positions_of_rows(rows) < split_from:
+        if split_from is None or len(rows) == 1 or self.positions_of(rows) < split_from:
             return [rows]
         half = len(rows) // 2
         return self._halved_to_fit(rows[:half]) + self._halved_to_fit(rows[half:])
@@ -363,7 +359,7 @@ class Gradients:
 
         Raises: EnvironmentProblem if it is a single pair, and graphs hold no memory.
         """
-        positions = self._positions_of_rows(rows)
+        positions = self.positions_of(rows)
         if len(rows) == 1 and self._released:
             raise EnvironmentProblem(
                 f"out of memory on a single sentence pair of {positions} positions (line"
@@ -371,6 +367,3 @@ class Gradients:
                 hint="a smaller model, or prepare with a lower prep.max_subwords",
             )
         return positions
-
-    def _positions_of_rows(self, rows: Ids) -> int:
-        return self.positions(*self.store.lengths(rows))

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from nmtkit import console
+from nmtkit.data.padding import Ids
 from nmtkit.data.store import Store
 from nmtkit.errors import Interrupted, NmtkitError, TrainingDiverged
 from nmtkit.models import loading
@@ -261,11 +262,15 @@ class Trainer:
 
         If batches are joined, compute the update with the largest part. The model does not change.
         """
-        update = [self.updates.batches.largest()]
-        if self.gradients.joins:
+        gradients, update = self.gradients, [self.updates.batches.largest()]
+
+        def largest_part(update: list[Ids]) -> int:
+            return max(map(gradients.positions_of, gradients.parts(update)))
+
+        if gradients.joins:
             updates = itertools.islice(self.updates.of_window(), PROBED)
-            update = max(updates, key=self.gradients.largest_part, default=update)
-        self.gradients.compute(update, 0, 1)
+            update = max(updates, key=largest_part, default=update)
+        gradients.compute(update, 0, 1)
         self.optimizer_step.optimizer.zero_grad(set_to_none=True)
 
     # Validations and checkpoints

@@ -1,9 +1,10 @@
-"""Updates and their batches, which a thread prepares a few ahead of the training on a GPU.
+"""Updates and their batches, which a thread prepares ahead of the training on a GPU.
 
-A GPU would wait while the host makes a batch. A CPU has no time to win: making a batch takes less
-than a hundredth of the time of an update, and the thread would take it from the products.
+A GPU would wait while the host makes a batch. On a CPU there is nothing to gain: making a batch
+takes less than a hundredth of the time of an update, and the thread would take time from the
+matrix products.
 
-What a checkpoint says of the order is that of the update trained on, not of those prepared.
+A checkpoint has the place of the last update that was made, not of the last one prepared.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from nmtkit.data.padding import Ids
@@ -35,7 +37,7 @@ class PreparedUpdate:
         place: epoch, window and index after the update (see `Updates`).
         passes: over the training set, up to the end of the update.
         share: of this rank, with its batches; None if nothing is prepared ahead, or memory does not
-            hold it.
+            hold the batches.
     """
 
     rows: list[Ids]
@@ -50,16 +52,17 @@ class PreparedUpdate:
 def updates_ahead(device: torch.device, pairs: Store) -> int:
     """Return how many updates are prepared ahead.
 
-    None if subwords are drawn anew: those of the next window would take the place of this one's.
+    It is 0 if subwords are drawn anew: the subwords of the next window would replace those of the
+    current window.
     """
     return UPDATES if device.type == "cuda" and not isinstance(pairs, Resegmented) else 0
 
 
 class Prefetcher:
-    """Yields prepared updates in their order; an error of the thread is raised by `next`.
+    """Prepares updates in their order; `next` raises the error of the thread.
 
     Args:
-        updates: at the place where to begin; from then on only this object uses it.
+        updates: at the place where to begin; only this object uses it from then on.
         gradients: makes the batches.
     """
 
@@ -82,20 +85,21 @@ class Prefetcher:
         self._thread.shutdown(cancel_futures=True)
 
     def _begin(self) -> None:
-        # Else the thread would take memory of the first GPU, whichever GPU the rank has.
+        # Without this the thread would take memory of the first GPU, whichever GPU the rank has.
         if self._gradients.device.type == "cuda":
             torch.cuda.set_device(self._gradients.device)
 
     def _prepare(self) -> PreparedUpdate:
-        updates = self._updates
+        updates, gradients = self._updates, self._gradients
         rows = updates.next()
-        lengths = [updates.pairs.lengths(batch) for batch in rows]
-        tokens = sum(int(tgt.sum()) for _, tgt in lengths)
-        positions = self._gradients.positions_of_update(rows)
-        padding = positions - tokens - sum(int(src.sum()) for src, _ in lengths)
+        src, tgt = (int(side.sum()) for side in updates.pairs.lengths(np.concatenate(rows)))
+        # If batches are not joined, a batch counts as a whole, also if it is computed in parts.
+        computed = gradients.parts(rows) if gradients.joins else rows
+        positions = sum(map(gradients.positions_of, computed))
         place = updates.epoch, updates.window, updates.index
         share = self._share(rows) if self._count else None
-        return PreparedUpdate(rows, tokens, positions, padding, place, updates.passes, share)
+        sizes = tgt, positions, positions - src - tgt
+        return PreparedUpdate(rows, *sizes, place, updates.passes, share)
 
     def _share(self, rows: list[Ids]) -> Share | None:
         """Return the share of this rank with its batches; None if memory does not hold them.

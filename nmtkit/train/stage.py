@@ -1,6 +1,4 @@
-"""The stage `train`: from a prepared run to a trained system. A repeated call continues the
-training.
-"""
+"""The stage `train`: from a prepared run to a trained system. The same call again resumes it."""
 
 from __future__ import annotations
 
@@ -66,7 +64,7 @@ def train(run: Run, *, ranks: Ranks | None = None, **values: Any) -> None:
 
     Args:
         run: a prepared run.
-        ranks: the processes that train it together, each of which calls this; None = this process
+        ranks: the processes that train together, each of which calls this; None = this process
             alone.
         values: of `TrainOptions`.
     Raises: ConfigError, DataError, CheckpointError, EnvironmentProblem; Interrupted (all saved);
@@ -75,7 +73,7 @@ def train(run: Run, *, ranks: Ranks | None = None, **values: Any) -> None:
     options = TrainOptions.of(values)
     ranks = ranks or Ranks()
     variant = options.variant or BASELINE
-    named_variant(variant)  # an unknown one cannot name a system either
+    named_variant(variant)  # an unknown variant cannot name a system either
     name = default_name(variant) if options.name is None else options.name
     system = run.system(name, new=True)
     plan = plan_of_system(run, system, options) or make_plan(run, options)
@@ -110,8 +108,11 @@ def train(run: Run, *, ranks: Ranks | None = None, **values: Any) -> None:
 
 @dataclass
 class _Training:
-    """One call of `train`: its arguments, the device of this rank, and the first lines of
-    train.log.
+    """One call of `train`.
+
+    Attributes:
+        device: of this rank.
+        opening: the first lines of train.log.
     """
 
     run: Run
@@ -128,22 +129,22 @@ class _Training:
         return bool(checkpoints.candidates(self.system.checkpoints)) and not self.options.force
 
     def say(self, line: str) -> None:
-        """Print a line, which train.log then begins with."""
+        """Print a line, and write it at the beginning of train.log."""
         console.say(line)
         self.opening.append(line)
 
     @contextlib.contextmanager
     def recorded(self) -> Iterator[StageCall]:
-        """Lock the system and write a line of history, on rank 0; yield the line."""
+        """On rank 0, lock the system and write a line of history; yield the line."""
         run, system, first = self.run, self.system, self.ranks.first
-        device, seed = self.options.device, self.plan.train.seed
-        with run.recorded("train", device, seed, write=first) as call:
+        with contextlib.ExitStack() as held:
+            line = run.recorded("train", self.options.device, self.plan.train.seed, write=first)
+            call = held.enter_context(line)
             call.system, call.processes = system.name, self.ranks.world
-            if not first:
-                yield call
-                return
-            with locked(run.path, "train", shared=True), locked(system.path, "train"):
-                yield call
+            if first:
+                held.enter_context(locked(run.path, "train", shared=True))
+                held.enter_context(locked(system.path, "train"))
+            yield call
 
     def train(self, call: StageCall) -> None:
         """Train, and note device and steps in the line of history."""
@@ -175,24 +176,22 @@ class _Training:
             dry_run.show(self.plan, trainer, estimate)
 
     def ready_trainer(self) -> Trainer:
-        """Return the trainer, after a check that a continued training has its settings."""
+        """Return the trainer, after a check that a resumed training has its settings."""
         if begun := self.begun:
             self.plan = plan_to_resume(self.system, self.plan, self.run, self.options.allow_change)
         with console.warnings_told_to(self.opening.append):
             trainer = self.make_trainer(begun)
-            if not trainer.state.step and ":" in self.plan.variant:
-                store = Store(self.run.prep / "train")
-                checks.warn_of_model(self.plan.variant, trainer.model, store)
-        if self.options.compile_model:
             model = trainer.model
-            place = device_of(model)
-            example = collate(trainer.store, np.arange(1), place, model.context_rule)
-            compile_training(model, example)
+            if not trainer.state.step and ":" in self.plan.variant:
+                checks.warn_of_model(self.plan.variant, model, Store(self.run.prep / "train"))
+        if self.options.compile_model:
+            first_pair = collate(trainer.store, np.arange(1), device_of(model), model.context_rule)
+            compile_training(model, first_pair)
         return trainer
 
     def make_trainer(self, begun: bool) -> Trainer:
-        """Return the trainer, at the beginning or where the newest undamaged checkpoint is."""
-        run, settings = self.run, self.plan.train
+        """Return the trainer, at the beginning or at the newest undamaged checkpoint."""
+        run, plan, settings = self.run, self.plan, self.plan.train
         store = Store(run.prep / "train")
         if not len(store):
             hint = "see prep/manifest.json for what cleaning dropped"
@@ -200,39 +199,39 @@ class _Training:
         weights, moments, state, path = (
             saving.newest(self.system) if begun else ({}, {}, TrainState(), None)
         )
-        autocast = autocast_arguments(self.choose_hardware(self.device, state))
+        width = common_width(plan.preset, plan.model)
+        autocast = autocast_arguments(self.choose_hardware(width, state))
         dev = next(iter(run.sets("dev")), None)
         model = self.make_model(store, dev, weights, path)
-        place = machines.pick_device(self.device)
-        model.to(place).train()
-        validator = Validator(run, dev, settings, model, autocast, self.ranks) if dev else None
+        model.to(machines.pick_device(self.device)).train()
         hashes = loading.vocabulary_hashes(run)
-        about = {"variant": self.plan.variant, "corpus": self.plan.corpus, "vocabulary": hashes}
         trainer = Trainer(
             self.system,
             settings,
             model,
-            common_width(self.plan.preset, self.plan.model),
+            width,
             self.resegmented(store, model) if settings.subword_dropout else store,
             autocast,
             state,
-            about,
-            validator,
-            self.ranks,
-            moments,
-            self.opening,
+            about={"variant": plan.variant, "corpus": plan.corpus, "vocabulary": hashes},
+            validator=Validator(run, dev, settings, model, autocast, self.ranks) if dev else None,
+            ranks=self.ranks,
+            moments=moments,
+            opening=self.opening,
         )
         if begun:
             put_optimizer_tensors(model, trainer.optimizer_step.optimizer, moments, where=path)
-        checks.check_ranks_agree(self.ranks, self.plan, state, model, autocast)
+        checks.check_ranks_agree(self.ranks, plan, state, model, autocast)
         self.announce(state, model, len(store))
         return trainer
 
-    def choose_hardware(self, device: str, state: TrainState) -> machines.Hardware:
-        """Choose what to compute with; warn if the training continues on other hardware."""
+    def choose_hardware(self, width: int, state: TrainState) -> machines.Hardware:
+        """Choose number types and algorithms for a model of this width.
+
+        Warn if the training resumes on other hardware.
+        """
         settings = self.plan.train
-        width = common_width(self.plan.preset, self.plan.model)
-        hardware = machines.choose(device, settings.precision, width, settings.matmul)
+        hardware = machines.choose(self.device, settings.precision, width, settings.matmul)
         algorithms = describe(settings.deterministic, hardware.device)
         self.opening.append(
             f"nmtkit {nmtkit.__version__}, torch {torch.__version__}:"
@@ -273,23 +272,21 @@ class _Training:
                 hint="leave it out",
             )
         prep, settings = self.run.prep, self.plan.train
-        splitters = [TextSide.load(prep, "src").splitter, TextSide.load(prep, "tgt").splitter]
+        splitters = [TextSide.load(prep, side).splitter for side in ("src", "tgt")]
         vocabularies = load_vocabularies(prep)
-        strength, seed = settings.subword_dropout, settings.seed
-        return Resegmented(store, splitters, vocabularies, strength, seed)
+        return Resegmented(store, splitters, vocabularies, settings.subword_dropout, settings.seed)
 
     def announce(self, state: TrainState, model: Model, pairs: int) -> None:
-        """Say what is trained by how many processes."""
-        world = self.ranks.world
+        """Print the sizes of the training, and warn of settings that do not fit together."""
+        world, train = self.ranks.world, self.plan.train
         parameters = count_parameters(model)
         self.say(f"{self.plan.variant}: {parameters:,} parameters; {pairs:,} training pairs")
         if world > 1 or state.processes > 1:
             before = ""
             if state.step and state.processes != world:
                 before = f" ({state.processes} before, with the same batches)"
-            self.say(f"{world} processes{before}" if world > 1 else f"1 process{before}")
+            self.say(f"{world} process{'es' * (world > 1)}{before}")
         state.processes = world
-        train = self.plan.train
         if train.warmup >= train.max_steps:
             console.warn(
                 f"train.warmup is {train.warmup:,} of {train.max_steps:,} updates: the learning"
@@ -303,9 +300,10 @@ class _Training:
 
 
 def _tidy(system: System, force: bool) -> None:
-    """Tidy up after a killed training. Refuse a system that has lost its checkpoints.
+    """Tidy up after a killed training.
 
-    Raises: DataError if a new training would remove what was made with a checkpoint.
+    Raises: DataError if the system has lost its checkpoints: a new training would remove the files
+        that were made with them.
     """
     checkpoints.clean(system.checkpoints)
     if checkpoints.candidates(system.checkpoints):
@@ -317,7 +315,7 @@ def _tidy(system: System, force: bool) -> None:
 def _write_settings(run: Run, system: System, plan: Plan, trainer: Trainer) -> None:
     """Write config.toml, system.json and best.json, and remove old checkpoints.
 
-    A new training, which is known to work by now, first removes what an earlier one left.
+    A new training first removes the files of an earlier one. By now it is known to work.
     """
     state = trainer.state
     values = plan.model_dump() | {"hardware": state.hardware}
