@@ -58,9 +58,9 @@ def warn_once(message: str) -> None:
 
 
 @contextlib.contextmanager
-def warnings_told_to(listener: Callable[[str], None]) -> Iterator[None]:
-    """Pass every warning to a function, too, such as one that writes a log. Of nested listeners
-    only the innermost gets a warning.
+def forwarding_warnings(listener: Callable[[str], None]) -> Iterator[None]:
+    """Also pass every warning in the body to a function, such as one that writes a log. Of nested
+    listeners only the innermost gets a warning.
     """
     _listeners.append(listener)
     try:
@@ -70,24 +70,22 @@ def warnings_told_to(listener: Callable[[str], None]) -> Iterator[None]:
 
 
 def _emit(message: str) -> None:
-    if _muted:
-        return
     with contextlib.suppress(OSError):  # the terminal or the disk of a log does not end the work
-        put(f"nmtkit: {message}", file=sys.stderr)
+        if not _muted:
+            put(f"nmtkit: {message}", file=sys.stderr)
 
 
 def visible(text: str) -> str:
-    """Return a text with its control characters as escapes of JSON, except line breaks and tabs.
-
-    So no text of a corpus or a run can control the terminal.
+    """Return a text with control characters as JSON escapes, except line breaks and tabs, so that
+    no text of a corpus or a run can control the terminal.
     """
     return _CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def put(text: str = "", end: str = "\n", file: IO[str] | None = None) -> None:
-    """Write a text with visible control characters: a result on stdout, or to another file.
+    """Write a text with visible control characters to stdout or another file.
 
-    Raises: OSError at once if the file takes nothing, and not when the process ends.
+    Raises: OSError at once if the file cannot be written, and not when the process ends.
     """
     print(visible(text), end=end, file=file, flush=True)
 
@@ -118,11 +116,8 @@ def progress(label: str, total: float | None) -> Iterator[Advance]:
     if sys.stderr.isatty():
         from rich.markup import escape
 
-        bar = _bar()
-        task = bar.add_task(escape(visible(label)), total=total)
-        with contextlib.ExitStack() as stack:
-            stack.callback(_drawn, bar.stop)
-            _drawn(bar.start)
+        with _bar() as bar:
+            task = bar.add_task(escape(visible(label)), total=total)
             yield lambda amount: bar.advance(task, amount)
         return
     start = last = time.monotonic()
@@ -134,32 +129,35 @@ def progress(label: str, total: float | None) -> Iterator[Advance]:
         now = time.monotonic()
         if now - last >= EVERY:
             last = now
-            left = (
-                f", {100 * done / total:.0f}%, {duration((now - start) * (total - done) / done)}"
-                " left"
-                if total and done
-                else ""
-            )
+            left = ""
+            if total and done:
+                seconds = (now - start) * (total - done) / done
+                left = f", {100 * done / total:.0f}%, {duration(seconds)} left"
             say(f"{label}: {done:,.0f}{left}")
 
     yield advance
 
 
-def _bar(*columns: Any, **options: Any) -> Any:
-    """Return a bar of rich on stderr, by default with the columns of rich. Results that are printed
-    meanwhile go to stdout.
+@contextlib.contextmanager
+def _bar(*columns: Any, **options: Any) -> Iterator[Any]:
+    """Show a progress bar of rich on stderr. Results that are printed meanwhile go to stdout.
+
+    Args:
+        columns: of rich; without any, rich's default ones.
+        options: of rich's Progress.
     """
     from rich.console import Console
     from rich.progress import Progress
 
     console = Console(stderr=True)
-    return Progress(*columns, console=console, transient=True, redirect_stdout=False, **options)
-
-
-def _drawn(change: Callable[[], None]) -> None:
-    """Start or stop a bar; ignore the error of a terminal that is gone."""
-    with contextlib.suppress(OSError):
-        change()
+    bar = Progress(*columns, console=console, transient=True, redirect_stdout=False, **options)
+    with contextlib.suppress(OSError):  # the terminal may be gone
+        bar.start()
+    try:
+        yield bar
+    finally:
+        with contextlib.suppress(OSError):
+            bar.stop()
 
 
 class Bar:
@@ -171,6 +169,7 @@ class Bar:
 
     def __init__(self, done: float, total: float) -> None:
         self._live: Any = None
+        self._shown = contextlib.ExitStack()
         if not sys.stderr.isatty() or _quiet or os.environ.get("TERM") == "dumb":
             return
         from rich.progress import BarColumn, TextColumn
@@ -178,9 +177,9 @@ class Bar:
         steps = TextColumn("step {task.completed:,}/{task.total:,}")
         columns = steps, BarColumn(None), TextColumn("{task.description}")
         # Each drawing takes time from the work, so there are few.
-        self._live = _bar(*columns, refresh_per_second=4, expand=True)
+        bar = _bar(*columns, refresh_per_second=4, expand=True)
+        self._live = self._shown.enter_context(bar)
         self._task = self._live.add_task("", completed=done, total=total)
-        _drawn(self._live.start)
 
     @property
     def shown(self) -> bool:
@@ -188,15 +187,14 @@ class Bar:
         return self._live is not None
 
     def move(self, done: float, text: str) -> None:
-        """Show that so many units are done, with a text beside the bar."""
+        """Show the steps done, with a text beside the bar."""
         if self._live is not None:
             self._live.update(self._task, completed=done, description=text)
 
     def close(self) -> None:
         """Remove the bar from the terminal."""
-        if self._live is not None:
-            _drawn(self._live.stop)
-            self._live = None
+        self._shown.close()
+        self._live = None
 
 
 def print_json(value: object) -> None:

@@ -134,7 +134,7 @@ class Trainer:
         for line in self.opening:
             self.reporter.note(line)
         try:
-            with console.warnings_told_to(self.reporter.note), self.stop.listening():
+            with console.forwarding_warnings(self.reporter.note), self.stop.listening():
                 self._train()
         except TrainingDiverged as error:
             raise (self._with_cause(error) if self.ranks.first else error) from None

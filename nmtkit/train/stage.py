@@ -93,7 +93,7 @@ def train(run: Run, *, ranks: Ranks | None = None, **values: Any) -> None:
         check_installed(plan.train.log_to)
     # Before anything starts CUDA.
     with deterministic(plan.train.deterministic, options.device):
-        with console.warnings_told_to(training.opening.append):
+        with console.forwarding_warnings(training.opening.append):
             training.device = ranks.device(options.device)
         if options.compile_model:
             check_compiler(machines.pick_device(training.device))
@@ -179,7 +179,7 @@ class _Training:
         """Return the trainer, after a check that a resumed training has its settings."""
         if begun := self.begun:
             self.plan = plan_to_resume(self.system, self.plan, self.run, self.options.allow_change)
-        with console.warnings_told_to(self.opening.append):
+        with console.forwarding_warnings(self.opening.append):
             trainer = self.make_trainer(begun)
             model = trainer.model
             if not trainer.state.step and ":" in self.plan.variant:
