@@ -28,30 +28,34 @@ FREE_SPACE = "free some space, or choose another --run folder"
 UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG}
 """Errors that only writing raises: disk full, quota exceeded, read-only, file too large."""
 LONGEST = 1 << 24
-"""The most bytes of a line of text."""
+"""The maximum number of bytes of a line of text."""
 ZSTANDARD_BLOCK = 1 << 12
 """Bytes that are decompressed at once. Damaged data may grow to 2 ** 15 times its size."""
-_MASK = os.umask(0)  # reading it changes it, also for other threads: so once, at the start
+_MASK = os.umask(0)  # to read the mask is to change it, for all threads: so once, at the start
 os.umask(_MASK)
 UNFINISHED = ".nmtkit-"
-"""How the name of a file begins while it is written."""
-
-
+"""The beginning of the name of a file that is being written."""
 _FD = "/dev/fd/", "/dev/stdin", "/proc/self/fd/"
-"""How the path of a pipe of the shell begins."""
+"""The beginnings of the path of a pipe of the shell."""
 JsonObject = dict[str, Any]
 """What JSON calls an object: values by name."""
 _runs: set[Path] = set()
 
 
 def hint_to_write(error: OSError) -> str:
-    """Return what helps against an error of writing."""
+    """Return the hint for an error of writing."""
     refused = {errno.EROFS, errno.EACCES, errno.EPERM}
     return "choose a folder that is writable" if error.errno in refused else FREE_SPACE
 
 
+def unwritable(path: Path, error: OSError, hint: str = "") -> EnvironmentProblem:
+    """Return the error of a file or folder that cannot be written; hint: `hint_to_write` if ""."""
+    message = f"cannot write {path}: {error.strerror or error}"
+    return EnvironmentProblem(message, hint=hint or hint_to_write(error))
+
+
 def protect(run: Path) -> None:
-    """From now on, refuse to write in a run directory where that would change something outside it.
+    """From now on, refuse to write through a link in a run directory.
 
     Anybody can have made a run, with symbolic links to files of the user.
     """
@@ -75,7 +79,7 @@ def check_place(path: Path) -> None:
 
 
 def _is_plain(place: Path) -> bool:
-    """True for a file, a folder, or nothing; by one look, because it may vanish meanwhile."""
+    """True for a file, a folder, or a path that does not exist; it may vanish at any time."""
     try:
         mode = place.lstat().st_mode
     except (FileNotFoundError, NotADirectoryError):
@@ -107,9 +111,11 @@ def check_file(
     once: bool = False,
     where: str | None = None,
 ) -> None:
-    """Refuse a path that is not a file, before anything is read. A text is read twice: first to
-    check it, then to use it. A pipe would be empty the second time. A pipe with a name waits for a
-    writer that may never come, and a device may never end.
+    """Raise DataError, before anything is read, unless a path is a file.
+
+    Most texts are read twice: first to check them, then to use them. A pipe would be empty the
+    second time. A pipe with a name waits for a writer that may never come, and a device may never
+    end.
 
     Args:
         path: as the user gave it.
@@ -121,11 +127,8 @@ def check_file(
     """
     path = Path(path)
     if not path.exists():
-        raise DataError(
-            f"no such file: {path}",
-            where,
-            hint="check the path; relative paths start at the current folder",
-        )
+        hint = "check the path; relative paths start at the current folder"
+        raise DataError(f"no such file: {path}", where, hint)
     if path.is_dir():
         raise DataError(f"is a directory, not a text file: {path}", where, "name a file in it")
     is_pipe = stat.S_ISFIFO(mode := path.stat().st_mode)
@@ -135,9 +138,8 @@ def check_file(
         why = "" if once else ", and cannot be read twice"
         raise DataError(f"is {kind}, not a file{why}: {path}", where, instead)
     if not os.access(path, os.R_OK):
-        raise DataError(
-            f"no permission to read {path}", where, f"chmod u+r {shlex.quote(str(path))}"
-        )
+        hint = f"chmod u+r {shlex.quote(str(path))}"
+        raise DataError(f"no permission to read {path}", where, hint)
 
 
 def uncompressed(path: Path) -> Path:
@@ -191,8 +193,8 @@ class _Blocks(io.RawIOBase):
 
 
 def _zstandard_blocks(stream: BinaryIO) -> Iterator[bytes]:
-    """Yield the content of a .zst file, whose frames are read one after another. zstandard's own
-    reader does not notice that a file is cut short.
+    """Yield the content of a .zst file, frame by frame. zstandard's own reader does not notice that
+    a file is cut short.
     """
     import zstandard
 
@@ -239,7 +241,7 @@ def line_blocks(path: Path, size: int = 256, once: bool = False) -> Iterator[lis
 
 
 def is_damage(error: Exception) -> bool:
-    """True for an error of compressed data that are damaged or cut short."""
+    """True for an error of compressed data that is damaged or cut short."""
     if isinstance(error, OSError):  # of gzip and bz2; an error of the disk has a number
         return error.errno is None
     packages = {"zlib", "lzma", "_lzma", "zstandard"}  # they have their own error classes
@@ -281,8 +283,7 @@ def text_lines(path: Path, once: bool = False) -> Iterator[str]:
 
     Raises: DataError naming line and byte offset of the first byte that is not UTF-8.
     """
-    blocks = line_blocks(path, once=once)
-    return decoded((line[:-1] for block in blocks for line in block), path)
+    return decoded((line[:-1] for block in line_blocks(path, once=once) for line in block), path)
 
 
 def decoded(lines: Iterable[bytes], where: object) -> Iterator[str]:
@@ -353,7 +354,7 @@ def _if_supported() -> Iterator[None]:
 
 
 def give_usual_mode(path: Path) -> None:
-    """Let a file be read by whoever may read the user's new files (umask)."""
+    """Give a file the mode of the user's other new files (umask)."""
     with _if_supported():
         path.chmod(0o666 & ~_MASK)
 
@@ -372,8 +373,7 @@ def writing(path: Path, mode: str = "w", durable: bool = True) -> Iterator[IO[An
     """
     path = Path(path)
     check_place(path)
-    temporary = None
-    in_body = False
+    temporary, in_body = "", False
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(prefix=f"{UNFINISHED}{path.name}-", dir=path.parent)
@@ -387,18 +387,13 @@ def writing(path: Path, mode: str = "w", durable: bool = True) -> Iterator[IO[An
                 os.fsync(stream.fileno())
         give_usual_mode(Path(temporary))
         os.replace(temporary, path)
-        temporary = None
     except OSError as error:
         if in_body and error.errno not in UNWRITABLE:
             raise  # not about this file: for example a closed pipe or an unreadable input
-        raise EnvironmentProblem(
-            f"cannot write {path}: {error.strerror or error}",
-            hint=hint_to_write(error),
-        ) from error
+        raise unwritable(path, error) from error
     finally:
-        if temporary is not None:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
+        with contextlib.suppress(OSError):  # it has its final name, or was never made
+            os.unlink(temporary)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -444,8 +439,8 @@ def sync_folder(path: Path) -> None:
 
 
 def expanded_path(path: str | Path) -> Path:
-    """Return a path with the home folder in place of a leading `~`, which a shell leaves in
-    `--run=~/x`.
+    """Return a path with the home folder in place of a leading `~`; a shell does not replace the
+    `~` of `--run=~/x`.
     """
     path = Path(path)
     with contextlib.suppress(RuntimeError):  # no such user, as in ~x

@@ -12,21 +12,18 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 
 from nmtkit import console, files
-from nmtkit.errors import EnvironmentProblem
 
 Owned = Collection[str] | Callable[[Path], Collection[str]]
 """The files of nmtkit in a folder, as relative paths (`*` matches no slash), or a function that
-reads them from the folder.
+reads these paths from the folder.
 """
-
-
 NOT_OURS = "not-of-nmtkit-"
 """Prefix of a folder that keeps the user's files after nmtkit has removed their folder."""
 
 
 def unchanged(folder: Path, hashes: Mapping[str, str]) -> set[str]:
     """Return the files that nmtkit wrote into a folder, for `Owned`. A file that has changed since
-    is the user's.
+    then is the user's.
 
     Args:
         folder: the folder.
@@ -36,7 +33,7 @@ def unchanged(folder: Path, hashes: Mapping[str, str]) -> set[str]:
 
 
 def remove_unfinished(folder: Path) -> None:
-    """Remove what killed processes left half-written in a folder that no other process writes."""
+    """Remove half-written files of killed processes from a folder that no other process writes."""
     for path in folder.rglob(f"{files.UNFINISHED}*"):
         if not path.is_dir():
             files.remove(path)
@@ -63,7 +60,7 @@ def remove_owned(folder: Path, owned: Owned) -> None:
 
     for parent, folders, entries in os.walk(folder, topdown=False):
         inner = Path(parent)
-        # What lists the other files goes last.
+        # The file that lists the other files goes last.
         for entry in sorted((*entries, *folders), key=lists.__contains__):
             path = inner / entry
             is_file = path.is_symlink() or (path.exists() and not path.is_dir())
@@ -79,8 +76,8 @@ def remove_owned(folder: Path, owned: Owned) -> None:
 def publish(complete: Path, final: Path, owned: Owned) -> None:
     """Give a complete folder its name, so that it appears whole or not at all.
 
-    An older folder of that name is removed; files in it that are not of nmtkit move to the new one.
-    If the process is killed, `recover` ends this.
+    An older folder of that name is removed. Its files that are not of nmtkit move to the new one.
+    If the process is killed, `recover` finishes the work.
 
     Args:
         complete: the complete folder.
@@ -105,26 +102,24 @@ def publish(complete: Path, final: Path, owned: Owned) -> None:
 
 
 def recover(final: Path, owned: Owned) -> None:
-    """Tidy up after a process that was killed in `writing_folder` or `publish`, unless a process of
-    its number runs. The arguments are those of `publish`.
+    """Tidy up after a process that was killed in `writing_folder` or `publish`, unless a process
+    with its number runs. The arguments are those of `publish`.
     """
     files.check_place(final)
-    for left in final.parent.glob(f"{files.UNFINISHED}*"):
-        kind = re.fullmatch(
-            rf"{files.UNFINISHED}(tmp|old)-{re.escape(final.name)}-(\d+)", left.name
-        )
-        if not kind:
+    pattern = rf"{files.UNFINISHED}(tmp|old)-{re.escape(final.name)}-(\d+)"
+    for folder in final.parent.glob(f"{files.UNFINISHED}*"):
+        if not (match := re.fullmatch(pattern, folder.name)):
             continue
-        files.check_place(left)
-        if (number := int(kind[2])) != os.getpid() and is_running(number):
+        files.check_place(folder)
+        if (process := int(match[2])) != os.getpid() and is_running(process):
             continue
-        if kind[1] == "tmp":
-            console.say(f"removing {left}, which a process that was stopped has left half-written")
-            shutil.rmtree(left)
+        if match[1] == "tmp":
+            console.say(f"removing {folder}, which a stopped process has left half-written")
+            shutil.rmtree(folder)
         elif final.exists():
-            _retire(left, final, owned)
+            _retire(folder, final, owned)
         else:
-            os.replace(left, final)
+            os.replace(folder, final)
 
 
 def temporary_name(final: Path, kind: str) -> Path:
@@ -144,8 +139,8 @@ def is_running(number: int) -> bool:
 
 
 def _retire(older: Path, final: Path, owned: Owned) -> None:
-    """Remove a folder that `final` has replaced; move what is not of nmtkit to it, or beside it if
-    it has such files already.
+    """Remove a folder that `final` has replaced. The files of the user in it move to `final`, or
+    beside `final` if `final` has files of the same name.
     """
     remove_owned(older, owned)
     for path in sorted(older.rglob("*")):  # a folder before what is in it
@@ -160,14 +155,14 @@ def _retire(older: Path, final: Path, owned: Owned) -> None:
 
 
 def keep_files_of_user(folder: Path, place: Path) -> None:
-    """Give a folder with files of the user a new name in `place`, and say so."""
+    """Move a folder with files of the user to a new name in `place`, with a warning."""
     path = place / f"{NOT_OURS}{time.time_ns()}"
     os.replace(folder, path)
     console.warn(f"files that nmtkit did not write, or that have changed since, are now in {path}")
 
 
 def remove_folder(folder: Path, owned: Owned, place: Path) -> None:
-    """Remove a folder of nmtkit; files of the user in it stay, in a new folder in `place`.
+    """Remove a folder of nmtkit; files of the user in it move to a new folder in `place`.
 
     Raises: DataError as `check_place`; OSError.
     """
@@ -201,7 +196,6 @@ def writing_folder(final: Path, owned: Owned, hint: str = "") -> Iterator[Path]:
     except OSError as error:
         if in_body and error.errno not in files.UNWRITABLE:
             raise
-        message = f"cannot write {final}: {error.strerror or error}"
-        raise EnvironmentProblem(message, hint=hint or files.hint_to_write(error)) from error
+        raise files.unwritable(final, error, hint) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Locks of folders: a second writer is refused, and told who holds the folder."""
+"""Locks of folders: a second writer gets an error that names the first."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from nmtkit import console, files, folders
-from nmtkit.errors import DataError, EnvironmentProblem
+from nmtkit.errors import DataError
 from nmtkit.records import parse
 
 UNWRITABLE = files.UNWRITABLE | {errno.EACCES, errno.EPERM}
@@ -26,7 +26,7 @@ WITHOUT_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
 
 @contextlib.contextmanager
 def locked(folder: Path, stage: str, shared: bool = False, reads: bool = False) -> Iterator[None]:
-    """Hold a folder for writing; a second writer is refused with the name of the first.
+    """Hold a folder for writing; a second writer gets an error.
 
     The lock is the kernel's (flock), so it ends with its process even after kill -9. The lock file
     only lists the holders, one a line. A holder that shares the folder need not write in it: on a
@@ -36,10 +36,10 @@ def locked(folder: Path, stage: str, shared: bool = False, reads: bool = False) 
     Args:
         folder: the folder to hold; it is made. Prep holds the run, training and translation hold
             their system and share the run.
-        stage: its name, for the error that a second writer gets.
-        shared: True if others that share the folder may hold it at the same time.
-        reads: True if the holder may have nothing to write, as what it makes is up to date. Then it
-            shares a folder that cannot be written.
+        stage: the name of the holder in the error of a second writer.
+        shared: True if other holders may share the folder at the same time.
+        reads: True if the holder may have nothing to write, because its files may be up to date.
+            Then it shares a folder that cannot be written.
     Raises: DataError naming host, process and age of each holder, or as `files.check_place`;
         EnvironmentProblem if the folder cannot be made or written.
     """
@@ -75,10 +75,10 @@ def _held(stream: IO[str], folder: Path, holder: Holder, shared: bool, new: bool
             _note(stream, holder)
         except OSError as error:
             if not shared:
-                raise _unwritable(folder, error) from error
+                raise files.unwritable(folder, error) from error
         yield
     except BaseException:
-        # If nothing was begun, leave no trace; others may share the folder.
+        # Remove a new folder in which nothing was begun, unless other holders share it.
         if new and not shared and folder.is_dir() and len(list(folder.iterdir())) == 1:
             Path(stream.name).unlink()
             folder.rmdir()
@@ -92,7 +92,7 @@ def _held(stream: IO[str], folder: Path, holder: Holder, shared: bool, new: bool
 class Holder:
     """A process that holds a folder: one line of the lock file.
 
-    A line with `left` says that the holder of an earlier line has gone.
+    A line with `left` means that the holder of an earlier line has gone.
     """
 
     host: str
@@ -112,7 +112,7 @@ class Holder:
 
 
 def _opened(path: Path, shared: bool) -> IO[str] | None:
-    """Open a lock file; for reading if it is to be shared and cannot be written.
+    """Open a lock file, for reading if it is shared and cannot be written.
 
     Returns: None if it cannot be written and does not exist.
     """
@@ -121,7 +121,7 @@ def _opened(path: Path, shared: bool) -> IO[str] | None:
         return files.appending(path, "a+")
     except OSError as error:
         if not shared or error.errno not in UNWRITABLE:
-            raise _unwritable(path.parent, error) from error
+            raise files.unwritable(path.parent, error) from error
     with contextlib.suppress(OSError):
         return open(path, encoding="utf-8")
     return None
@@ -130,18 +130,12 @@ def _opened(path: Path, shared: bool) -> IO[str] | None:
 def check_writable(folder: Path) -> None:
     """Raise EnvironmentProblem if this process may not write in a folder."""
     if not os.access(folder, os.W_OK):
-        raise _unwritable(folder, PermissionError(errno.EACCES, os.strerror(errno.EACCES)))
-
-
-def _unwritable(folder: Path, error: OSError) -> EnvironmentProblem:
-    problem = f"cannot write in {folder}: {error.strerror}"
-    return EnvironmentProblem(problem, hint=files.hint_to_write(error))
+        raise files.unwritable(folder, OSError(errno.EACCES, os.strerror(errno.EACCES)))
 
 
 def _taken(stream: IO[str], kind: int) -> bool | None:
-    """Try for a moment to take a lock; return what `take_lock` does.
-
-    The last holder takes the lock alone for a moment when it leaves, to empty the file.
+    """Return what `take_lock` returns, after a few attempts: the last holder takes the lock alone
+    for a moment when it leaves, to empty the file.
     """
     for pause in (0.02, 0.05, 0.1, 0.0):
         if (taken := take_lock(stream, kind)) is not False:
@@ -153,8 +147,8 @@ def _taken(stream: IO[str], kind: int) -> bool | None:
 def take_lock(stream: IO[Any], kind: int) -> bool | None:
     """Take a lock of fcntl if nobody holds it.
 
-    Returns: True if it is taken, False if somebody holds it; None, after a warning, if the file
-        system has no locks, as on some clusters.
+    Returns: True if the lock is taken, False if somebody holds it; None, after a warning, if the
+        file system has no locks, as on some clusters.
     """
     try:
         fcntl.flock(stream, kind | fcntl.LOCK_NB)
@@ -172,7 +166,8 @@ def take_lock(stream: IO[Any], kind: int) -> bool | None:
 def _note(stream: IO[str], holder: Holder) -> None:
     """Add a line to a lock file; several sharers may do so at once.
 
-    The line is written without a buffer: one that fails would fail again when it is closed.
+    The line is written without a buffer: a buffer that cannot be written fails again when the file
+    is closed.
     """
     os.write(stream.fileno(), f"\n{json.dumps(asdict(holder))}".encode())
 
@@ -187,7 +182,7 @@ def _leave(stream: IO[str], holder: Holder) -> None:
 
 
 def _holders(stream: IO[str]) -> str:
-    """Return the holders that a lock file lists, as text."""
+    """Return the living holders of a lock file, as text."""
     has_left = {}
     stream.seek(0)
     for line in stream:

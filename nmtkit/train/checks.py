@@ -44,7 +44,7 @@ def check_prepared(run: Run) -> None:
 
 
 def hardware_warning(before: files.JsonObject, now: files.JsonObject) -> str:
-    """Return the warning that a training goes on with other hardware or another arithmetic."""
+    """Return the warning that a training resumes on other hardware or with other arithmetic."""
     changed = changes(before, now)
     differences = ", ".join(f"{key} {old} -> {new}" for key, (old, new) in changed.items())
     message = (
@@ -59,8 +59,11 @@ def hardware_warning(before: files.JsonObject, now: files.JsonObject) -> str:
 def check_parses_and_documents(
     model: Model, variant: str, run: Run, store: Store, dev: TextSet | None
 ) -> None:
-    """Refuse a training set without the parses that a model reads, or without documents if other
-    sets have some; warn of missing documents, and of missing parses of the dev set.
+    """Check that the training set and the dev set have the parses and documents that a model reads.
+
+    Warn of missing documents, and of missing parses of the dev set.
+
+    Raises: ConfigError if the training set has no parses, or has no documents and another set has.
     """
     if model.reads_spans and store.spans is None:
         raise ConfigError(
@@ -77,27 +80,26 @@ def check_parses_and_documents(
     rule = model.context_rule
     if rule is None or rule.kind == "foreign":
         return
+
+    def documents(text: TextSet) -> int:
+        return len(Documents.of_set(run.prep, text.name, text.lines))
+
     if len(store.documents) == len(store):
-        others = [text for text in run.manifest().sets if text.split != "train"]
-        with_documents = [
-            text.name
-            for text in others
-            if len(Documents.of_set(run.prep, text.name, text.lines)) < text.lines
-        ]
-        if with_documents:
-            raise ConfigError(
-                f"{variant} would first meet a context after training: {with_documents[0]} has"
-                " documents, the training set has none",
-                where=store.path,
-                hint="say where its documents start (nmtkit prep --docs train=FILE), or train a"
-                " variant that reads single sentences",
-            )
+        for text in run.manifest().sets:
+            if text.split != "train" and documents(text) < text.lines:
+                raise ConfigError(
+                    f"{variant} would first meet a context after training: {text.name} has"
+                    " documents, the training set has none",
+                    where=store.path,
+                    hint="say where its documents start (nmtkit prep --docs train=FILE), or train a"
+                    " variant that reads single sentences",
+                )
         console.warn(
             f"{variant} reads other sentences of a document, and every sentence of the"
             " training set is a document of its own: none has a context (nmtkit prep --docs says"
             " where documents start)"
         )
-    elif dev and len(Documents.of_set(run.prep, dev.name, dev.lines)) == dev.lines > 1:
+    elif dev and documents(dev) == dev.lines > 1:
         console.warn(
             f"every sentence of '{dev.name}' is a document of its own: loss and BLEU on it, and"
             f" so the choice of the checkpoint, are those of {variant} without a context"
@@ -106,7 +108,7 @@ def check_parses_and_documents(
 
 
 def warn_of_model(variant: str, model: Model, store: Store) -> None:
-    """Warn of properties that a model of the user's own lacks; it may draw random numbers.
+    """Warn of properties that a user's own model lacks. The model may draw random numbers.
 
     Args:
         store: the training set; four of its first pairs are read.
@@ -129,7 +131,7 @@ def warn_of_model(variant: str, model: Model, store: Store) -> None:
 def check_ranks_agree(
     ranks: Ranks, plan: Plan, state: TrainState, model: Model, autocast: dict[str, Any]
 ) -> None:
-    """Raise EnvironmentProblem naming a rank that does not begin as rank 0 does."""
+    """Raise EnvironmentProblem naming a rank that does not begin like rank 0."""
     parameters = [p.detach() for p in model.parameters()]
     weights = float(sum(p.to(hardware.widest(p.device)).abs().sum() for p in parameters))
     facts = {
@@ -141,15 +143,15 @@ def check_ranks_agree(
         "settings": hashlib.sha256(repr(plan.model_dump()).encode()).hexdigest()[:8],
         "weights": weights,
     }
-    of_ranks = ranks.gather_values(facts)
-    for rank, others in enumerate(of_ranks):
-        for fact, first in of_ranks[0].items():
+    first, *others = ranks.gather_values(facts)
+    for rank, of_rank in enumerate(others, 1):
+        for fact, value in of_rank.items():
             # GPUs of different kinds differ in the last digits of a sum.
-            near = fact == "weights" and math.isclose(others[fact], first, rel_tol=1e-12)
-            if others[fact] != first and not near:
+            near = fact == "weights" and math.isclose(value, first[fact], rel_tol=1e-12)
+            if value != first[fact] and not near:
                 raise EnvironmentProblem(
-                    f"rank {rank} does not begin with the {fact} of rank 0 ({others[fact]}, not"
-                    f" {first})",
+                    f"rank {rank} does not begin with the {fact} of rank 0 ({value}, not"
+                    f" {first[fact]})",
                     hint="all machines must see the same run folder and have the same nmtkit, torch"
                     " and kind of device (--device, train.precision)",
                 )

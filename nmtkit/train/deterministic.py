@@ -1,8 +1,9 @@
 """`train.deterministic`: on a GPU, only algorithms that give the same bits every time.
 
-A training on a CPU has the same bits anyway. On a GPU they need the same GPU, torch, number of
-processes and seed. Two things are out of reach: the order in which NCCL sums the gradients of
-several processes, and a user's own model that draws from the clock or from its own random numbers.
+A training on a CPU always has the same bits. A training on a GPU has the same bits with the same
+GPU, torch, number of processes and seed. The setting cannot control the order in which NCCL sums
+the gradients of several processes, nor a user's own model that reads the clock or draws its own
+random numbers.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _fills: Any = torch.utils.deterministic
 
 
 def describe(wanted: bool, device: str) -> str:
-    """Return what the log's line about the hardware says of the setting on cpu or cuda."""
+    """Return the end of the log's line about the hardware; device: cpu or cuda."""
     if not wanted:
         return ""
     if device == "cuda":
@@ -46,8 +47,8 @@ def deterministic(wanted: bool, device: str) -> Iterator[None]:
     Args:
         wanted: the setting.
         device: auto, cpu, cuda or mps.
-    Raises: ConfigError for mps, if the environment tells cuBLAS otherwise, or if CUDA has started
-        without it; EnvironmentProblem as `pick_device`.
+    Raises: ConfigError for mps, if the environment has another workspace of cuBLAS, or if CUDA has
+        started without a workspace; EnvironmentProblem as `pick_device`.
     """
     place = pick_device(device).type if wanted else ""
     if place == "mps":
@@ -57,8 +58,18 @@ def deterministic(wanted: bool, device: str) -> Iterator[None]:
         yield
         return
     _set_workspace()
-    with _flags():
+    cudnn = torch.backends.cudnn
+    algorithms = torch.are_deterministic_algorithms_enabled()
+    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
+    flags = cudnn.deterministic, cudnn.benchmark, _fills.fill_uninitialized_memory
+    try:
+        torch.use_deterministic_algorithms(True)
+        # Filling new memory costs time and only shows errors; a test trains every variant with it.
+        cudnn.deterministic, cudnn.benchmark, _fills.fill_uninitialized_memory = True, False, False
         yield
+    finally:
+        torch.use_deterministic_algorithms(algorithms, warn_only=warn_only)
+        cudnn.deterministic, cudnn.benchmark, _fills.fill_uninitialized_memory = flags
 
 
 @contextlib.contextmanager
@@ -81,8 +92,8 @@ def without_form_refused() -> Iterator[None]:
 
 
 def _set_workspace() -> None:
-    """Set the workspace, which stays: once CUDA has started it keeps the value, and the next
-    training of this process must find it.
+    """Set the workspace of cuBLAS for the rest of this process: CUDA reads the value once, and the
+    next training of this process must find the same value.
     """
     value = os.environ.get(WORKSPACE)
     if value is not None and value not in WORKSPACES:
@@ -99,21 +110,3 @@ def _set_workspace() -> None:
             hint=f"set it to {WORKSPACES[0]} before this process starts",
         )
     environment.set_default(WORKSPACE, WORKSPACES[0])
-
-
-@contextlib.contextmanager
-def _flags() -> Iterator[None]:
-    cudnn = torch.backends.cudnn
-    before = (
-        torch.are_deterministic_algorithms_enabled(),
-        torch.is_deterministic_algorithms_warn_only_enabled(),
-    )
-    flags = cudnn.deterministic, cudnn.benchmark, _fills.fill_uninitialized_memory
-    try:
-        torch.use_deterministic_algorithms(True)
-        # Filling new memory costs time and only shows errors; a test trains every variant with it.
-        cudnn.deterministic, cudnn.benchmark, _fills.fill_uninitialized_memory = True, False, False
-        yield
-    finally:
-        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
-        cudnn.deterministic, cudnn.benchmark, _fills.fill_uninitialized_memory = flags

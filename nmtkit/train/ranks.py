@@ -1,9 +1,8 @@
-"""The processes that train one model together (`torchrun --nproc-per-node N -m nmtkit train …`),
-and everything they exchange.
+"""The ranks of a training (`torchrun --nproc-per-node N -m nmtkit train …`) and their exchanges.
 
-Every rank holds the whole model and takes every W-th micro-batch of an update; gradients are summed
-over the ranks, so all make the same update. Only rank 0 writes and logs. A single process is a
-group of one, so the training loop has one case only.
+Every rank holds the whole model and takes every W-th micro-batch of an update. Gradients are summed
+over the ranks, so all ranks make the same update. Only rank 0 writes and logs. A single process is
+a group of one, so the training loop has one case only.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ BEAT = 1.0
 SILENCE = 5.0
 """Seconds without a heartbeat after which a rank is dead, once an exchange has failed."""
 GRACE = 15.0
-"""Seconds in which a rank may end by itself once the cause is known."""
+"""Seconds in which a rank may end by itself after the cause is known."""
 
 CONTINUES = "the same command continues from the last checkpoint"
 INTERFACES = (
@@ -62,12 +61,12 @@ MEETING = (
 
 @dataclass(frozen=True)
 class Cause:
-    """Why all ranks end: an error of one of them.
+    """The error of one rank that ends all ranks.
 
     Attributes:
-        rank: whose error it is.
+        rank: the rank with the error.
         message, code, where, hint: of the error.
-        lost: that rank can no longer report it.
+        lost: True if that rank can no longer report the error.
     """
 
     rank: int
@@ -79,7 +78,7 @@ class Cause:
 
     @classmethod
     def of_error(cls, rank: int, error: BaseException) -> Cause:
-        """Return the cause that the other ranks read after an error of this rank."""
+        """Return the cause that an error of this rank is for the other ranks."""
         known = fault_of_user(error) or explained(error)
         code = known.exit_code or 1  # a broken pipe is no success here
         return cls(rank, known.message, False, code, known.where, known.hint)
@@ -96,7 +95,7 @@ class Ranks:
     """A single process: rank 0 of 1.
 
     Attributes:
-        before_exit: is called in another thread before the process ends without its main thread.
+        before_exit: is called, in another thread, before the process ends without its main thread.
     """
 
     rank = 0
@@ -109,7 +108,7 @@ class Ranks:
         return self.rank == 0
 
     def device(self, wanted: str) -> str:
-        """Return the device of this rank if the user asks for the device `wanted`."""
+        """Return the device of this rank; `wanted`: the option --device."""
         return wanted
 
     def share(self, items: Sequence[T]) -> list[T]:
@@ -117,7 +116,7 @@ class Ranks:
         return list(items[self.rank :: self.world])
 
     def gather(self, values: Sequence[float]) -> list[list[float]]:
-        """Return the values of every rank, in the order of ranks; all ranks give equally many."""
+        """Return the numbers of every rank, in the order of ranks; each rank has equally many."""
         return [list(values)]
 
     def gather_values(self, value: T) -> list[T]:
@@ -132,7 +131,7 @@ class Ranks:
         return lambda: None
 
     def first_does(self, work: Callable[[], T]) -> T:
-        """Do something on rank 0 alone and return its result, a plain value, on every rank."""
+        """Do `work` on rank 0 only and return its result, a plain value, on every rank."""
         return work()
 
 
@@ -144,13 +143,13 @@ class Group(Ranks):
         address: host and port where the ranks meet.
         timeout: seconds that a rank waits for other ranks in an exchange, and after which a rank
             without a heartbeat is dead.
-    Raises: EnvironmentProblem naming the ranks that do not come.
+    Raises: EnvironmentProblem naming the ranks that do not start.
     """
 
     def __init__(self, rank: int, world: int, address: tuple[str, int], timeout: float) -> None:
         self.rank, self.world, self._limit = rank, world, timedelta(seconds=timeout)
         self.cause: Cause | None = None
-        self._exchanges = self._results = 0
+        self._exchanges = 0  # the same on all ranks whenever they exchange something
         self._gpus: Any = None
         self._address = address
         self._closed = threading.Event()
@@ -185,14 +184,9 @@ class Group(Ranks):
         gone = f"{self._processes[0]} or its launcher is gone: the store does not answer"
         self._gone = Cause(0, gone)
         threading.Thread(target=self._beat, args=[self._connect()], daemon=True).start()
+        ours: dict[str, Any] = {"rank": rank, "world_size": world, "timeout": self._limit}
         gloo = PrefixStore("gloo", self._store)
-        options: dict[str, Any] = {
-            "store": gloo,
-            "rank": rank,
-            "world_size": world,
-            "timeout": self._limit,
-        }
-        self._succeed(lambda: dist.init_process_group("gloo", **options))
+        self._succeed(lambda: dist.init_process_group("gloo", store=gloo, **ours))
 
     def _connect(self, hosting: bool = False) -> PrefixStore:
         store = TCPStore(
@@ -222,11 +216,11 @@ class Group(Ranks):
         ]
 
     def _beat(self, store: PrefixStore) -> None:
-        """Set heartbeats, also while the main thread works; a store client serves one thread.
+        """Set heartbeats in a thread of its own, whose client of the store is `store`.
 
-        A heartbeat holds its number and the number of exchanges that the main thread has begun.
-        Once a rank has no heartbeat, another cause is known, or the store is gone, end the process
-        if the main thread does not: it may wait for a GPU that waits for the dead rank. Time in
+        A heartbeat holds its number and the number of exchanges that the main thread has begun. If
+        a rank has no heartbeat, another cause is known, or the store is gone, end the process
+        unless the main thread does: it may wait for a GPU that waits for the dead rank. Time in
         which this process itself is suspended does not count.
         """
         cause, limit = self._gone, self._limit.total_seconds()
@@ -250,9 +244,8 @@ class Group(Ranks):
             self._exit(cause)
 
     def _watch(self) -> None:
-        """End the process if the store stops answering: a call of the store has no time limit.
-
-        Time in which this process itself is suspended does not count.
+        """End the process if the store stops answering, because its calls have no time limit. Time
+        in which this process itself is suspended does not count.
         """
         beats, silence = 0, 0.0
         while silence < self._limit.total_seconds() + GRACE:
@@ -265,15 +258,15 @@ class Group(Ranks):
     def _exit(self, cause: Cause) -> None:
         """End the process, whose main thread may be in a call that never returns."""
         self.before_exit()
-        if not self._closed.wait(SILENCE):  # the main thread may have waited for the same
+        if not self._closed.wait(SILENCE):  # else the main thread ends the process
             if 0 in {self.rank, cause.rank}:
                 console.put(f"nmtkit: {cause.error()}", file=sys.stderr)
             os._exit(cause.code)
 
     def device(self, wanted: str) -> str:
-        """Return the GPU of this rank on its machine, or else the device that is wanted.
+        """Return the GPU of this rank on its machine, or without a GPU the wanted device.
 
-        Gradients are summed by NCCL if no two ranks share a GPU.
+        If no two ranks share a GPU, NCCL sums the gradients.
 
         Raises: ConfigError for mps.
         """
@@ -319,9 +312,7 @@ class Group(Ranks):
         return functools.partial(self._succeed, self._exchange(begin).wait)
 
     def first_does(self, work: Callable[[], T]) -> T:
-        # The result travels as JSON.
-        self._results += 1
-        key = f"result/{self._results}"
+        key = f"result/{self._exchanges}"
         if self.first:
             result = work()
             self._exchange(lambda: self._store.set(key, json.dumps(result)))
@@ -330,7 +321,7 @@ class Group(Ranks):
         return value
 
     def _result(self, key: str) -> bytes:
-        """Return a result of rank 0, after any time for which rank 0 lives."""
+        """Return a result of rank 0; wait for it as long as rank 0 lives."""
         while not self._store.check([key]):
             if self._store.check(["cause"]):
                 raise self._blamed(self._dead(0))
@@ -338,20 +329,20 @@ class Group(Ranks):
         return self._store.get(key)
 
     def leave(self, error: BaseException | None) -> None:
-        """End this rank's part.
+        """End the work of this rank.
 
         No rank ends before rank 0 has written everything. Rank 0, which may host the store, ends
         when all ranks have read everything.
 
         Args:
-            error: what ends the training; None if it is done. The other ranks get the error too,
-                unless all ranks have the same error at the same time.
+            error: ends the training; None if it is done. The other ranks get the error too, unless
+                all ranks have the same error at the same time.
         """
         together = error is None or isinstance(error, (Interrupted, TrainingDiverged))
         with contextlib.suppress(RuntimeError):  # the store is gone if rank 0 has left already
             if error is not None and not together:
                 self._blamed(Cause.of_error(self.rank, error))
-                _disconnect()  # the ranks that wait for this one wait no longer
+                _disconnect()  # ends the waiting of other ranks for this one
             self._store.set(f"left/{self.rank}", "")
             awaited = range(1, self.world) if self.first else [0]
             self._store.wait(
@@ -359,16 +350,16 @@ class Group(Ranks):
                 self._limit if together else timedelta(seconds=SILENCE),
             )
         with contextlib.suppress(RuntimeError):
-            _disconnect()  # with its threads running the process would end by SIGABRT
+            _disconnect()  # else its running threads would end the process by SIGABRT
         self._closed.set()
 
     @property
     def lost(self) -> int | None:
-        """The rank that is lost, if one is."""
-        return self.cause.rank if self.cause is not None and self.cause.lost else None
+        """The rank that is lost, if any."""
+        return self.cause.rank if self.cause and self.cause.lost else None
 
     def _exchange(self, work: Callable[[], T]) -> T:
-        """Begin a further exchange and return its result."""
+        """Do the next exchange and return its result."""
         self._exchanges += 1
         return self._succeed(work)
 
@@ -384,9 +375,8 @@ class Group(Ranks):
             raise self._blamed(cause) from None
 
     def _find_dead(self, error: Exception) -> Cause:
-        """Watch the heartbeats until one is missing or another rank has written the cause.
-
-        A rank that lives but does not answer has begun fewer exchanges than this one.
+        """Watch the heartbeats for a while, or until another rank has written the cause; return the
+        cause. A rank that lives but does not answer has begun fewer exchanges than this rank.
         """
         keys = [f"beat/{r}" for r in range(self.world)]
         before = self._store.multi_get(keys)
@@ -408,8 +398,8 @@ class Group(Ranks):
         return Cause(rank, f"{self._processes[rank]} has died: no sign of life")
 
     def _blamed(self, cause: Cause) -> NmtkitError:
-        """Return the error that ends all ranks: that of the first cause that a rank wrote."""
-        with contextlib.suppress(RuntimeError):  # without the store every rank has its own
+        """Return the error that ends all ranks, by the first cause that a rank wrote."""
+        with contextlib.suppress(RuntimeError):  # without the store every rank has its own cause
             text = json.dumps(asdict(cause))
             cause = Cause(**json.loads(self._store.compare_set("cause", "", text)))
         self.cause = self.cause or cause

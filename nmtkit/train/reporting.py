@@ -1,5 +1,5 @@
-"""What a training reports: lines on stderr and in train.log, a bar on a terminal, metrics.jsonl,
-and curves elsewhere (`train.log_to`).
+"""Reports of a training: lines on stderr and in train.log, a bar on a terminal, metrics.jsonl, and
+curves elsewhere (`train.log_to`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 
 from nmtkit import console, files
-from nmtkit.errors import DataError, EnvironmentProblem, counted
+from nmtkit.errors import DataError, counted
 from nmtkit.records import MetricsLine, parse
 from nmtkit.run import System
 from nmtkit.settings import TrainSettings
@@ -27,21 +27,21 @@ from nmtkit.train.stop import seconds_left
 
 
 class Reporter:
-    """Writes a training's measurements; a repeated stretch of training replaces the old lines.
+    """Reports the measurements of a training. Lines of repeated updates replace the old lines.
 
     Args:
         system: whose files these are.
-        step: where training begins: later lines of metrics.jsonl are removed.
+        step: where the training begins: later lines of metrics.jsonl are removed.
         ranks: the processes that train together; only rank 0 writes.
         settings: max_steps, log_to.
     """
 
     def __init__(self, system: System, step: int, ranks: Ranks, settings: TrainSettings) -> None:
         self._system, self._ranks, self._settings = system, ranks, settings
-        self._logged = Window()  # the stretch of the last line of the log
+        self._logged = Window()  # the updates of the last line of the log
         paths = [system.path / "train.log", system.metrics]
         self._logger = Logger()
-        if self._ranks.first:
+        if ranks.first:
             system.path.mkdir(parents=True, exist_ok=True)
             cut_metrics(system, step)
             self._logger = make_logger(settings.log_to, system, step)
@@ -71,15 +71,14 @@ class Reporter:
 
     def note(self, message: str) -> None:
         """Write a line to train.log; on a full disk it is written later."""
-        # No reason to end the training: checkpoints and metrics decide that.
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # only checkpoints and metrics end the training
             self._log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {message}\n")
             self._log.flush()
 
     def record(self, kind: str, step: int, values: files.JsonObject) -> None:
         """Write a line of metrics.jsonl, null for what is not finite, and log the numbers.
 
-        Raises: EnvironmentProblem if the disk is full: nobody would notice a hole in a curve.
+        Raises: EnvironmentProblem if the disk is full, because nobody would notice a missing line.
         """
         clean = {
             key: None if isinstance(value, float) and not math.isfinite(value) else value
@@ -90,11 +89,8 @@ class Reporter:
             self._metrics.write(line + "\n")
             self._metrics.flush()
         except OSError as error:
-            raise EnvironmentProblem(
-                f"cannot write {self._system.metrics.name}: {error.strerror}",
-                where=self._system.metrics,
-                hint="free some space; the same command continues from the last checkpoint",
-            ) from error
+            hint = "free some space; the same command continues from the last checkpoint"
+            raise files.unwritable(self._system.metrics, error, hint) from error
         numbers = {key: value for key, value in clean.items() if isinstance(value, (int, float))}
         self._logger.numbers(kind, step, numbers)
 
@@ -108,12 +104,12 @@ class Reporter:
     def progress(
         self, state: TrainState, epoch: float, rate: float, at_the_end: bool = False
     ) -> None:
-        """Report the stretch of training since the last line of the log.
+        """Report the updates since the last line of the log.
 
         Args:
             epoch: passes over the data, with fraction.
-            rate: learning rate now.
-            at_the_end: there is no time to go.
+            rate: the learning rate now.
+            at_the_end: True if the training ends here.
         """
         values = _values(epoch, state.log, rate, self._ranks.world)
         self.record("train", state.step, values)
@@ -130,20 +126,20 @@ class Reporter:
         return f", {console.duration(seconds_left(state, self._settings, self._logged))} left"
 
     def move_bar(self, state: TrainState) -> None:
-        """Show the step, and beside the bar loss and speed of the last line, and the time to go."""
+        """Show the step and, beside the bar, loss and speed of the last line and the time left."""
         window, text = self._logged, ""
-        if window.tokens and self._bar.shown:  # all updates may have been left out
+        if window.tokens and self._bar.shown:  # all updates may have been skipped
             loss, speed = window.nll / window.tokens, window.tokens / max(1e-9, window.seconds)
             text = f"loss {loss:.3f}, {speed:,.0f} target tokens/s{self._time_left(state)}"
         self._bar.move(state.step, text)
 
     def validating(self, step: int) -> None:
-        """Show beside the bar that a validation takes the place of updates."""
+        """Show beside the bar that a validation runs."""
         self._bar.move(step, "validating")
 
 
 def _values(epoch: float, window: Window, rate: float, world: int) -> files.JsonObject:
-    """Return a line of metrics.jsonl about a stretch of training."""
+    """Return a line of metrics.jsonl about some updates."""
     tokens = max(1, window.tokens)
     return {
         "epoch": round(epoch, 4),
@@ -163,7 +159,7 @@ def _values(epoch: float, window: Window, rate: float, world: int) -> files.Json
 
 
 def _describe(values: files.JsonObject) -> str:
-    """Return the values of a line of metrics.jsonl for people."""
+    """Return the values of a line of metrics.jsonl as a line of the log."""
     loss, nll = values["loss"], values["nll"]
     smoothed = f" ({loss:.3f} label-smoothed)" if f"{loss:.3f}" != f"{nll:.3f}" else ""
     ppl = perplexity(nll)
@@ -181,7 +177,7 @@ def perplexity(nll: float) -> float:
 
 
 def memory() -> int:
-    """Return the most bytes this process has held: of a GPU if it uses one, else resident."""
+    """Return the peak memory of this process in bytes: on a GPU if it uses one, else resident."""
     if torch.cuda.is_available() and torch.cuda.max_memory_allocated():
         return torch.cuda.max_memory_allocated()
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

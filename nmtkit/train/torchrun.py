@@ -1,4 +1,4 @@
-"""Which processes torchrun started, according to its environment variables."""
+"""The ranks that torchrun started, according to its environment variables."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ TIMEOUT = "NMTKIT_RANK_TIMEOUT"
 
 @contextlib.contextmanager
 def joined() -> Iterator[Ranks]:
-    """Join the processes that torchrun started; without RANK and WORLD_SIZE, be alone.
+    """Join the ranks that torchrun started; without RANK and WORLD_SIZE, be alone.
 
-    An error of any rank ends all ranks, with the exit code of that error. It is printed once.
+    An error of any rank ends all ranks with the exit code of that error. The error is printed once.
 
-    Raises: ConfigError if the environment makes no sense; EnvironmentProblem if the ranks do not
-        come together, or one is lost.
+    Raises: ConfigError if the environment variables do not fit together; EnvironmentProblem if the
+        ranks do not all start, or one is lost.
     """
     rank, world, address, timeout = _environment()
     if world == 1:

@@ -21,8 +21,8 @@ from nmtkit.records import TRAIN_AGAIN
 from nmtkit.settings import TrainSettings
 
 PART = 8192
-"""A part costs a GPU as much time as about this many positions, beside its own: an estimate from
-counted launches.
+"""The fixed cost of a part on a GPU, in positions that take the same time: an estimate from counted
+launches.
 """
 
 
@@ -30,11 +30,11 @@ counted launches.
 class Updates:
     """The micro-batches of update after update; an update may cross the end of a window or epoch.
 
-    Subwords that are drawn anew are drawn when their window begins. An update may hold batches of
-    several windows. A pair that is in two of them is then read as the later one has it.
+    If subwords are drawn anew, they are drawn when their window begins. An update may hold batches
+    of two windows. A pair in both windows then has the subwords of the later window.
 
     Args:
-        pairs: the training set, with a pair.
+        pairs: the training set, which is not empty.
         settings: batch_size, batch_unit, update_size, seed.
         epoch, window, index: where to begin; index: of the batch in the window.
     Attributes:
@@ -49,6 +49,8 @@ class Updates:
     index: int = 0
 
     def __post_init__(self) -> None:
+        s = self.settings
+        self._count = max(1, round(s.update_size / s.batch_size))  # batches of an update
         self._windows = self._epoch_windows()
         if self.window >= len(self._windows):
             message = f"the training was in window {self.window} of {len(self._windows)}"
@@ -68,8 +70,8 @@ class Updates:
         )
 
     def next(self) -> list[Ids]:
-        """Return the rows of each micro-batch; `epoch`, `window` and `index` then point after
-        them.
+        """Return the rows of each micro-batch of the next update, and move `epoch`, `window` and
+        `index` to its end.
         """
         if isinstance(self.pairs, Resegmented):
             self.pairs.forget_earlier_windows()
@@ -81,13 +83,8 @@ class Updates:
             self.index += 1
         return update
 
-    @property
-    def _count(self) -> int:
-        """Batches of an update."""
-        return max(1, round(self.settings.update_size / self.settings.batch_size))
-
     def of_window(self) -> Iterator[list[Ids]]:
-        """Yield the rows of the updates that lie in the window, from its beginning."""
+        """Yield the rows of the updates from the beginning of the window that fit into it."""
         for first in range(0, len(self.batches) - self._count + 1, self._count):
             yield [self.batches[i] for i in range(first, first + self._count)]
 
@@ -100,7 +97,7 @@ class Updates:
 
     @property
     def passes(self) -> float:
-        """Passes over the training set so far, with fraction; a window counts by its pairs."""
+        """Passes over the training set so far, a fraction; a window counts by its pairs."""
         sizes = self.pairs.shard_sizes
         pairs = [sum(sizes[shard] for shard in shards) for shards in self._windows]
         in_window = self.index / len(self.batches) * pairs[self.window]
@@ -108,11 +105,11 @@ class Updates:
 
 
 def cuts_for_ranks(batches: int, ranks: int) -> int:
-    """Return into how many parts each batch of an update is cut to occupy all ranks.
+    """Return the number of parts into which each batch of an update is cut to occupy all ranks.
 
-    It is 1 if every rank has a batch, else what takes least time: that of the rank with most parts,
-    where each further part of a batch costs a twentieth more, since short batches are slower for
-    their length.
+    It is 1 if every rank has a batch, else the number that takes least time. The time is that of
+    the rank with most parts. Each further part of a batch costs a twentieth more, because short
+    batches are slower for their length.
     """
     if batches >= ranks:
         return 1
@@ -130,10 +127,10 @@ def equal_parts(
     below: int,
     positions_of: Callable[[Integers, Integers], int] = padded_positions,
 ) -> list[Ids]:
-    """Cut pairs into parts of similar length and equal work, as many for each rank.
+    """Cut pairs into parts of similar length and equal work, with as many parts for each rank.
 
     The number of parts is the one that takes least time: more parts have less padding, but each
-    costs `PART` positions more.
+    part costs `PART` positions more.
 
     Args:
         rows: (N) of an update.

@@ -419,7 +419,7 @@ def test_a_run_on_a_read_only_disk_translates_to_stdout(
     read_only(run.path)
     assert [printed(options) for options in calls] == written and all(written)
     translate(run, systems=["one"], jobs=1)  # it is up to date
-    with pytest.raises(EnvironmentProblem, match=r"cannot write in .*systems/one: Permission"):
+    with pytest.raises(EnvironmentProblem, match=r"cannot write .*systems/one: Permission"):
         translate(run, systems=["one"], jobs=1, force=True)
     assert {p: p.read_bytes() for p in run.path.rglob("*") if p.is_file()} == before
 
