@@ -1,8 +1,7 @@
-"""`--compile`: training's forward and backward pass as graphs of torch.compile, for any shape.
+"""`--compile`: the forward and backward pass of training as graphs of torch.compile, for any shape.
 
-Only training is compiled. Validation, search, capture and hooks run the model as it is written.
-Every variant keeps its random numbers: on a CPU the graph draws dropout's masks by nmtkit's own
-generator, in the same order.
+Validation, search, capture and hooks are not compiled. Every variant keeps its random numbers: on a
+CPU the graph draws dropout masks with nmtkit's own generator, in the same order.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from nmtkit.nn.loops import compile_steps
 
 
 def check_compiler(device: torch.device) -> None:
-    """Compile something small, so that a missing compiler is found before the training begins.
+    """Compile a small function, so that a missing compiler is found before the training begins.
 
     Args:
         device: of the training.
@@ -49,8 +48,8 @@ def compile_training(model: Model, example: Batch, backend: str = "inductor") ->
 
     Args:
         model: on its device.
-        example: any batch with targets, for one pass that is not compiled. A model makes its
-            tables of positions in the first pass, which must not be part of a graph.
+        example: a batch with targets, for a first pass that is not compiled: in it a model makes
+            tables of positions, which must not be part of a graph.
         backend: of torch.compile.
     """
     training = model.training

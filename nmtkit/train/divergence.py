@@ -1,4 +1,4 @@
-"""Numbers that are not finite: which updates are skipped, when a training ends, and the cause."""
+"""Losses and gradients that are not finite: skipped updates, the end of a training, the cause."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ AT_LEAST = 10  # skipped updates before the share counts
 
 
 def check_finite(state: TrainState, step: int, loss: float, norm: float) -> bool:
-    """Return True if an update was made; else count it as skipped.
+    """True if an update was made; else count it as skipped.
 
     Args:
         state: counts skipped updates.
@@ -52,9 +52,8 @@ def check_finite(state: TrainState, step: int, loss: float, norm: float) -> bool
 
 
 def first_not_finite(model: nn.Module, compute: Callable[[], object]) -> str:
-    """Compute something with a model and return the first number that is not finite.
-
-    It is the output of a module, else a weight, else a gradient, else the loss.
+    """Call `compute` and return the name of the first tensor of a model that is not finite: the
+    output of a module, else a weight, else a gradient, else the loss.
     """
     wrong = []
 
@@ -90,7 +89,7 @@ def write_report(
     update: list[Ids],
     rate: float,
 ) -> TrainingDiverged:
-    """Write diverged.json and return the error with everything that helps to find its cause.
+    """Write diverged.json and return the error with the facts that help to find its cause.
 
     Args:
         error: from `check_finite`.

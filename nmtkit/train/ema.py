@@ -3,8 +3,8 @@
 After update t the average is a ← d·a + (1-d)·w with d = min(ema, (1+t)/(10+t)), so that the first
 averages are not those of random weights. Marian's --exponential-smoothing begins in the same way.
 
-A checkpoint's weights are the averages, so every stage reads them. The weights that training goes
-on with are among the tensors of the optimiser.
+The weights in a checkpoint are the averages, so every stage reads the averages. The weights that
+training updates ("raw") are among the tensors of the optimiser.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import Tensor
 from nmtkit.models.base import Model
 
 RAW = "raw/"
-"""Begins the names of the weights that training goes on with."""
+"""Prefix of the names of the weights that training updates."""
 
 
 class Averages:
@@ -27,8 +27,8 @@ class Averages:
     Args:
         model: on its device. Its weights are those of a checkpoint, or new.
         decay: d; 0 = no averages.
-        moments: tensors of the optimiser from a checkpoint. If they have the weights that training
-            goes on with, the model gets these, and its own are the averages.
+        moments: tensors of the optimiser from a checkpoint. If they have raw weights, the weights
+            of the model become the averages, and the model gets the raw weights.
     """
 
     def __init__(self, model: Model, decay: float, moments: Mapping[str, Tensor]) -> None:
@@ -43,21 +43,25 @@ class Averages:
 
     @torch.no_grad()
     def update(self, step: int, finite: Tensor) -> None:
-        """Take the weights after an update, counted from 1, into the averages, if the update was
-        made: if `finite` (a bool tensor) is true.
+        """Add the weights after an update to the averages.
+
+        Args:
+            step: of the update, from 1.
+            finite: a bool tensor; if it is false, the update was skipped and the averages stay.
         """
         decay = min(self._decay, (1 + step) / (10 + step))
         share = finite * (1 - decay)
         averages = [*self._tensors.values()]
-        # Only this line takes memory: after a lack of it, the averages can be updated again.
+        # Only this line takes memory. If it lacks memory, nothing has changed yet.
         differences = torch._foreach_sub([self._parameters[n] for n in self._tensors], averages)
         torch._foreach_mul_(differences, share)
         torch._foreach_add_(averages, differences)
 
     @contextlib.contextmanager
     def in_model(self) -> Iterator[dict[str, Tensor]]:
-        """Put the averages into the model for the body; yield the model's own weights, named for a
-        checkpoint; {} without averages.
+        """Put the averages into the model for the body.
+
+        Yields: the raw weights, with their names in a checkpoint; {} without averages.
         """
         self._swap()
         try:

@@ -1,9 +1,9 @@
 """Gradients summed over the ranks while the backward pass still computes.
 
-The gradients of all parameters are views of a few buckets, the last parameter first, because the
-backward pass reaches the parameters about in that order. In the last micro-batch of an update a
-bucket travels as soon as its gradients are complete. All ranks send the buckets in the same order.
-What a host must know at once travels in main memory, so that no host waits for its GPU.
+The gradients of all parameters are views of a few buckets, the last parameter first: about the
+order of the backward pass. In the last micro-batch of an update a bucket travels as soon as its
+gradients are complete. All ranks send the buckets in the same order. Numbers that the host needs at
+once travel in main memory, so that no host waits for its GPU.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from nmtkit.nn import private
 from nmtkit.train.ranks import Ranks
 
 BUCKET = 25 << 20
-"""Bytes summed in one exchange: enough for the full bandwidth, few enough that the first exchange
-begins early.
+"""Bytes summed in one exchange: enough for the full bandwidth, and few enough for an early start of
+the first exchange.
 """
 LOSSES = 2
 """Numbers at the end of each bucket; those of the last bucket are the sums of the losses."""
@@ -33,11 +33,11 @@ class GradientSums:
     Args:
         parameters: on their device.
         ranks: the processes.
-        dtype: the type in which the gradients travel. bfloat16 halves the bytes, and the sums are
-            rounded to 8 bits. The losses travel as float32.
-        replayed: True if CUDA graphs add to the gradients. Then all gradients stay in one place,
-            also those of a single process, no parameter is without one, and all of them travel
-            after the last graph, in which torch calls nothing.
+        dtype: the type in which the gradients travel. bfloat16 halves the bytes and rounds the sums
+            to 8 bits. The losses travel as float32.
+        replayed: True if CUDA graphs add to the gradients. Then gradients keep their memory (in a
+            single process, too), every parameter has one, and all of them travel after the last
+            graph, because torch calls no hooks in a graph.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class GradientSums:
             self._views += [part.view_as(p) for part, p in zip(parts, bucket, strict=False)]
             self._bucket_of += [number] * len(bucket)
             self._flats.append(flat)
-        # Made here, because `finish` has no answer to a lack of memory.
+        # Made here, because `finish` cannot recover from a lack of memory.
         rounds = self._travel and dtype == torch.bfloat16
         self._rounded = [flat[:-LOSSES].bfloat16() for flat in self._flats] if rounds else []
         self._nodes: list[Node] = []
@@ -83,18 +83,18 @@ class GradientSums:
                 parameter.grad = view
 
     def overlap(self, hidden: Tensor) -> None:
-        """Let buckets travel during the next backward pass from these hidden states: the last."""
+        """Let buckets travel during the backward pass from these hidden states, the last pass."""
         if self._nodes:
             hidden.register_hook(self._count)  # type: ignore[no-untyped-call]
 
     def finish(self, losses: Tensor, numbers: Sequence[float]) -> tuple[Tensor, list[list[float]]]:
-        """Send the buckets that have not begun to travel, and wait for all.
+        """Send the remaining buckets, and wait for all buckets.
 
-        A parameter that has no gradient on any rank has none afterwards.
+        A parameter without a gradient on all ranks has none afterwards.
 
         Args:
             losses: (2), to be summed.
-            numbers: for the hosts of all ranks; as many on each.
+            numbers: for the hosts of all ranks; equally many on each rank.
         Returns: the sums of the losses; the numbers of every rank.
         """
         if not self._travel:
@@ -119,7 +119,7 @@ class GradientSums:
         return losses, [row[: len(numbers)] for row in rows]
 
     def _count(self, _: Tensor) -> None:
-        """Count the gradients to come; runs in the backward pass, before the first of them."""
+        """Count the gradients that each bucket lacks; called before the first gradient is ready."""
         self._lacks = [0] * len(self._flats)
         for node, bucket in zip(self._nodes, self._bucket_of, strict=True):
             self._lacks[bucket] += private.will_run(node)

@@ -1,9 +1,9 @@
-"""CUDA graphs of updates: a GPU repeats the kernels of an earlier batch of the same shape, and of
-the step of the optimiser.
+"""CUDA graphs of batches and of the optimiser's step: a GPU replays the kernels of an earlier batch
+of the same shape.
 
 The host needs more time to start the kernels of a small model than the GPU needs to run them. A
-replay starts all of them at once. The first batch of a shape is computed kernel by kernel, which
-also makes what lasts, like tables of positions and compiled kernels. The second one is recorded.
+replay starts all kernels at once. The first batch of a shape is computed kernel by kernel, which
+also makes tables of positions and compiled kernels. The second batch is recorded.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from nmtkit.data.batches import Batch, with_tensors
 from nmtkit.nn.recording import OutOfMemory, Pool, try_to_record
 
 SHAPES = 256
-"""Shapes that get a graph; further ones are computed kernel by kernel."""
+"""The maximum number of shapes with a graph; other shapes are computed kernel by kernel."""
 FAILURES = 8
-"""Recordings in a row that may lack memory; then recording ends for this training."""
+"""After this many recordings in a row that lack memory, the training records no more."""
 Shape = tuple[torch.Size, ...]
 
 
@@ -32,9 +32,9 @@ class Recorded:
     """A recorded computation.
 
     Attributes:
-        replay: computes again.
-        result: the tensor that it writes.
-        inputs: the tensors that it reads, in the order of `tensors_of`.
+        replay: repeats the computation.
+        result: the tensor that the computation writes.
+        inputs: the tensors that the computation reads, in the order of `tensors_of`.
     """
 
     replay: Callable[[], object]
@@ -43,18 +43,18 @@ class Recorded:
 
 
 class Graphs:
-    """A computation that is recorded for each shape of what it reads.
+    """A computation that is recorded for each shape of its arguments.
 
     Args:
         compute: returns a tensor for tensors, or batches of tensors. Other tensors that it changes
-            keep their memory. It must not wait for the device.
+            must keep their memory. It must not wait for the device.
         work: the name of the computation in a warning.
     """
 
     def __init__(self, compute: Callable[..., Tensor], work: str) -> None:
         self._compute, self._work = compute, work
         self._recorded: dict[Shape, Recorded] = {}
-        # Graphs share the tensors that they read: only one of them runs at a time.
+        # Graphs share the tensors that they read, because only one graph runs at a time.
         self._inputs: dict[tuple[int, torch.Size, torch.dtype], Tensor] = {}
         self._computed: set[Shape] = set()
         self._most, self._failures = SHAPES, 0
@@ -112,7 +112,7 @@ class Graphs:
 
 
 def copied_fields(batch: Batch) -> Batch:
-    """Return a batch without the fields that a graph does not copy. No model with graphs reads
+    """Return a batch without the fields that a graph does not copy: no model with graphs reads
     them, and the loss counts no <pad>.
     """
     packed, none = batch.segments is not None, batch.src_lengths[:0]

@@ -23,7 +23,7 @@ Samples = Sequence[tuple[str, str, str]]
 
 
 class WandbRun(Record):
-    """A run of Weights & Biases that a training logs to; logged: the last step of each kind."""
+    """The run of Weights & Biases of a system; logged: the last step of each kind."""
 
     again: ClassVar[str] = "without the file the next training logs to a new run"
     id: Name
@@ -40,7 +40,7 @@ class Logger:
         """Log sample translations."""
 
     def close(self) -> None:
-        """Write what is not written yet."""
+        """Write the remaining values."""
 
 
 class TensorBoard(Logger):
@@ -48,7 +48,7 @@ class TensorBoard(Logger):
 
     Args:
         system: the system.
-        step: where training begins; TensorBoard hides what an earlier training logged after it.
+        step: where the training begins; TensorBoard hides later steps of an earlier training.
     """
 
     def __init__(self, system: System, step: int) -> None:
@@ -56,7 +56,7 @@ class TensorBoard(Logger):
         folder = system.path / "tensorboard"
         files.check_place(folder)
         self._board: Any = None
-        # Its writing thread raises an error for the training too, where the error is a warning.
+        # An error of TensorBoard's thread is raised here too, and becomes a warning.
         self._excepthook, threading.excepthook = threading.excepthook, self._of_a_thread
         with self._ends_with_the_disk():
             self._board = board.SummaryWriter(str(folder), purge_step=step + 1)
@@ -81,7 +81,7 @@ class TensorBoard(Logger):
 
     @contextlib.contextmanager
     def _ends_with_the_disk(self) -> Iterator[None]:
-        """End the curves here, not the training, if the disk fails."""
+        """If the disk fails, end the curves of TensorBoard, not the training."""
         try:
             yield
         except OSError as error:
@@ -95,12 +95,13 @@ class TensorBoard(Logger):
 
 
 class WeightsAndBiases(Logger):
-    """Logs to a run of Weights & Biases, over the updates; WANDB_MODE=offline needs no network.
+    """Logs to a run of Weights & Biases; WANDB_MODE=offline needs no network.
+
+    The file `wandb.json` of the system has the id of the run and the last step of each kind that
+    was logged. A resumed training logs only later steps, because the service cannot go back.
 
     Args:
-        system: its settings become the configuration. `wandb.json` has the id of the run and the
-            last step of each kind that was logged: a resumed training logs later steps only, as the
-            service cannot take a step back.
+        system: its settings become the configuration.
     Raises: EnvironmentProblem if wandb does not start; DataError if `wandb.json` is damaged.
     """
 
@@ -151,10 +152,7 @@ class WeightsAndBiases(Logger):
 
 
 def check_installed(log_to: str) -> None:
-    """Refuse a logger whose package is missing.
-
-    Raises: EnvironmentProblem that names the package.
-    """
+    """Raise EnvironmentProblem if the package of a logger is missing."""
     if log_to in MODULES and not _installed(log_to):
         raise EnvironmentProblem(
             f"{SETTING}={log_to} needs the package {log_to}, which is not installed",
@@ -172,10 +170,9 @@ def _installed(name: str) -> bool:
 
 
 def make_logger(log_to: str, system: System, step: int) -> Logger:
-    """Return the logger of a setting; auto: TensorBoard if it is installed.
+    """Return the logger of train.log_to, after `check_installed`; auto: TensorBoard if installed.
 
     Args:
-        log_to: the setting, after `check_installed`.
         system, step: as of the loggers.
     """
     if log_to == "wandb":

@@ -1,7 +1,8 @@
-"""Copies of weights in 16 bits and sums of gradients, made for all parameters at once.
+"""16-bit copies of weights, and sums of gradients, for all parameters at once.
 
-Autocast copies each weight by a kernel, and autograd adds each gradient by a kernel. A GPU starts
-such a small kernel in more time than it runs it. Here a few kernels work on all parameters.
+Autocast starts a kernel to copy each weight, and autograd starts a kernel to add each gradient. A
+GPU needs more time to start such a small kernel than to run it. Here a few kernels work on all
+parameters.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from nmtkit.nn.linear import Linear
 
 @contextlib.contextmanager
 def multi_tensor_pass(model: nn.Module, dtype: torch.dtype | None) -> Iterator[None]:
-    """For one forward and backward pass: linear layers multiply by copies of their weights, and the
-    new gradients of all parameters are added at the end.
+    """Let linear layers multiply by copies of their weights during a forward and backward pass, and
+    add the new gradients of all parameters at the end.
 
     Args:
-        model: its parameters have gradients, to which those of the pass are added.
+        model: its parameters have gradients, to which the new gradients are added.
         dtype: of the copies, of 16 bits; None = without copies.
     """
     sums: dict[Tensor, Tensor] = {p: p.grad for p in model.parameters() if p.grad is not None}
@@ -43,7 +44,7 @@ def multi_tensor_pass(model: nn.Module, dtype: torch.dtype | None) -> Iterator[N
 def _copies(
     model: nn.Module, trained: Container[Tensor], dtype: torch.dtype | None
 ) -> Iterator[dict[Tensor, Tensor]]:
-    """Let linear layers use copies of their parameters; yield those of weights by weight."""
+    """Let linear layers use copies of their parameters; yield weight -> copy."""
     linear = [m for m in model.modules() if isinstance(m, Linear) and dtype is not None]
     # A hook gets the gradient of the weight itself.
     layers = [m for m in linear if m.weight in trained and not private.has_hooks(m.weight)]

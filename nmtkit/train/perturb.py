@@ -1,8 +1,9 @@
-"""Perturbed inputs: training with random words in place of some, and with some words left out.
+"""Perturbed inputs: training with random words replaced (`train.replace`) or left out
+(`train.word_dropout`).
 
-Source tokens and decoder inputs are perturbed, never the targets. `<pad>`, `<s>` and `</s>` stay,
-and are never drawn: they say where a sentence begins and ends. The context of a document model is
-read as it is. Validation and translation read the inputs as they are.
+Source tokens and decoder inputs are perturbed, never the targets. `<pad>`, `<s>` and `</s>`, which
+mark where a sentence begins and ends, are never replaced, left out or drawn. The context of a
+document model is not perturbed. Validation and translation perturb nothing.
 
 Legend: B sentences, T positions, N replaced tokens, V vocabulary, E width of the embeddings.
 """
@@ -24,7 +25,7 @@ from nmtkit.settings import TrainSettings
 from nmtkit.text.vocabulary import UNK
 
 FIRST = UNK
-"""The first id that is a word: <pad>, <s> and </s> stand before it."""
+"""The first id of a word; lower ids are <pad>, <s> and </s>."""
 
 
 def keep_probability(step: int, settings: TrainSettings) -> float:
@@ -37,12 +38,12 @@ def keep_probability(step: int, settings: TrainSettings) -> float:
 
 
 class Perturbation:
-    """Perturbs the inputs of micro-batches, with torch's random numbers.
+    """Perturbs the inputs of micro-batches with torch's random numbers.
 
     Args:
         model: on its device.
         settings: replace, replace_keep, replace_decay, word_dropout.
-    Raises: ConfigError if the model does not look words up in tables, and that is needed.
+    Raises: ConfigError if the settings need tables of embeddings and the model has none.
     Source: Takase & Kiyono 2021, *Rethinking perturbations in encoder-decoders for fast training*,
         NAACL: Rep(Uni), Rep(Sim), WDrop.
     """
@@ -62,7 +63,7 @@ class Perturbation:
                 )
 
     def inputs(self, batch: Batch, step: int) -> Batch:
-        """Return a batch with perturbed `src` and `tgt_in`; a negative id is a word left out.
+        """Return a batch with perturbed `src` and `tgt_in`; a left-out word has the id -1.
 
         Args:
             batch: with targets.
@@ -74,7 +75,7 @@ class Perturbation:
         return dataclasses.replace(batch, src=src, tgt_in=tgt_in)
 
     def reading(self) -> contextlib.AbstractContextManager[object]:
-        """Return a context in which a model may read these inputs."""
+        """Return a context in which a model can read these inputs."""
         return WordsWithoutVector() if self.settings.word_dropout else contextlib.nullcontext()
 
     @torch.no_grad()
@@ -92,7 +93,7 @@ class Perturbation:
         return ids
 
     def _draw(self, replaced: Tensor, size: int, table: Tensor | None) -> Tensor:
-        """Return a word for each replaced one (N)."""
+        """Return a new word for each replaced word (N)."""
         if self.settings.replace == "uniform" or not len(replaced):
             return torch.randint(FIRST, size, replaced.shape, device=replaced.device)
         assert table is not None

@@ -18,7 +18,7 @@ class Plateau:
     Attributes:
         factor: of the learning rate.
         best: the lowest loss.
-        since: validations since then.
+        since: validations since the lowest loss.
     """
 
     factor: float = 1.0
@@ -26,7 +26,7 @@ class Plateau:
     since: int = 0
 
     def observe(self, loss: float, settings: TrainSettings) -> bool:
-        """Take note of a loss at a validation; lower the factor if it has stalled.
+        """Note the loss at a validation; lower the factor if the loss no longer falls.
 
         Args:
             loss: the loss that `plateau_on` names, per token.

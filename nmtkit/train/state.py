@@ -1,6 +1,4 @@
-"""Everything that a training needs to continue as if it had never stopped: state.json of a
-checkpoint.
-"""
+"""state.json of a checkpoint: the progress from which a training resumes exactly."""
 
 from __future__ import annotations
 
@@ -14,13 +12,12 @@ from nmtkit.train.schedule import Plateau
 
 @dataclass
 class Window:
-    """Sums over the last updates; the log and the plateau schedule read their means.
+    """Sums over some updates; the log and the plateau schedule use their means.
 
     Attributes:
         tokens: real target tokens.
         positions: positions of both sides, padding included.
-        cpu: processor seconds of all threads; on a busy machine these are more exact than the
-            clock.
+        cpu: processor seconds of all threads; they are more exact than the clock on a busy machine.
         norm: sum of the gradient norms.
     """
 
@@ -59,7 +56,7 @@ class Best:
 class TrainState:
     """The progress of a training.
 
-    Random numbers need no entry: those of a micro-batch are seeded by (seed, step, micro-batch).
+    Random numbers need no entry, because (seed, step, micro-batch) seeds each micro-batch.
 
     Attributes:
         window: of the epoch (see `nmtkit.data.order`).
@@ -68,13 +65,13 @@ class TrainState:
         validated: the step of the last validation.
         log: sums since the last line of the log.
         loss: sums since the last validation.
-        skipped, skipped_in_row: updates that were skipped because a number was not finite: all, and
-            the last consecutive ones.
+        skipped: updates that were skipped because loss or gradient was not finite.
+        skipped_in_row: how many of the last updates were skipped in a row.
         split_from: batches of this many positions or more did not fit into memory and are computed
             in parts; None if all batches fit.
         norms: the last gradient norms; they help to find out why a training diverged.
         scaler: of the loss in float16 (`GradScaler.state_dict`); empty in other precisions.
-        overflows: times that a gradient overflowed in float16, and was computed again.
+        overflows: number of times that a gradient overflowed in float16 and was computed again.
         processes: number of processes that trained together; no update depends on it.
     """
 

@@ -1,4 +1,4 @@
-"""When a training ends: its budget, early stopping (`train.patience`), or a signal."""
+"""Reasons to end a training: its budget, early stopping (`train.patience`), or a signal."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
 
 
 class Abandoned(Exception):
-    """A validation was broken off because of a signal; it is repeated after resuming."""
+    """A signal ended a validation, which is repeated after resuming."""
 
 
 @contextlib.contextmanager
 def handled_by(handler: Callable[[int, FrameType | None], Any] | signal.Handlers) -> Iterator[None]:
-    """Handle the signals in the body, in the main thread (other threads cannot catch any)."""
+    """Handle the signals in the body; only the main thread can do so."""
     before = {}
     if threading.current_thread() is threading.main_thread():
         for number in SIGNALS:
@@ -44,7 +44,7 @@ class Stop:
         """The number of the signal; 0 if there was none."""
 
     def listening(self) -> contextlib.AbstractContextManager[None]:
-        """Catch the signals in the body, in the main thread."""
+        """Return a context in which the main thread catches the signals."""
         return handled_by(self._receive)
 
     def check(self) -> None:
@@ -64,7 +64,7 @@ class Stop:
 
 
 def reason_to_end(state: TrainState, s: TrainSettings) -> str | None:
-    """Return the reason to end with the setting that allows more, or None."""
+    """Return the reason to end and the setting that allows more, or None."""
     at_step = f"at step {state.step:,}"
     if state.step >= s.max_steps:
         return f"{at_step} of {s.max_steps:,}; raise train.max_steps to go on"
@@ -84,6 +84,6 @@ def reason_to_end(state: TrainState, s: TrainSettings) -> str | None:
 
 
 def seconds_left(state: TrainState, s: TrainSettings, window: Window) -> float:
-    """Return the training time to go, at the speed of a stretch."""
+    """Return the training time left, at the speed of the updates in `window`."""
     left = (s.max_steps - state.step) * window.seconds / max(1, window.steps)
     return min(left, 60 * s.max_minutes - state.seconds) if s.max_minutes else left
