@@ -1,4 +1,4 @@
-"""The curves of a training from its log: loss and dev BLEU over updates, epochs and time."""
+"""The curves of a training from metrics.jsonl: loss and dev BLEU over updates, epochs and time."""
 
 from __future__ import annotations
 
@@ -14,27 +14,26 @@ from nmtkit.records import MetricsLine, load_lines
 from nmtkit.tables.figures import Curve, Panel
 
 AXES = ("updates", "epochs", "minutes", "processor_minutes")
-"""Of curves; minutes are of updates alone, without validation, saving and pauses."""
+"""The x axes of curves. Minutes are those of updates, without validation, saving and pauses."""
 
 
 def begin(line: MetricsLine) -> int:
-    """Return the updates before those that a line of the log describes."""
+    """Return the update after which the updates of a line of the log begin."""
     return max(0, line.step - max(1, line.updates))
 
 
 def cpu_seconds(line: MetricsLine) -> float:
-    """Return the processor time of these updates, of all processes."""
+    """Return the processor time of the updates of a line, summed over the processes."""
     return line.cpu_seconds * line.processes
 
 
 @dataclass(frozen=True)
 class Curves:
-    """One training; losses are cross-entropies per target token without label smoothing.
+    """The curves of one training; losses are per target token, without label smoothing.
 
     Attributes:
-        train: lines about stretches of updates in order, not overlapping; their losses are with
-            dropout.
-        dev: lines about validations in the order of updates, one for each step.
+        train: lines about updates, in order and not overlapping; their losses are with dropout.
+        dev: lines about validations, in the order of updates, one for each step.
     """
 
     train: list[MetricsLine] = field(default_factory=list)
@@ -47,26 +46,26 @@ class Curves:
 
     @property
     def last(self) -> int:
-        """The last update that the log knows."""
-        return max([0, *(s.step for s in self.train[-1:]), *(v.step for v in self.dev[-1:])])
+        """The last update in the log."""
+        return max([0, *(line.step for line in self.train[-1:] + self.dev[-1:])])
 
     @property
     def unlogged(self) -> int:
-        """Updates without a line in the log: lost lines, or gradients that were not finite."""
+        """The number of updates without a line: lost lines, or gradients that are not finite."""
         return self.last - sum(s.step - begin(s) for s in self.train) if self.train else 0
 
     @property
     def tokens(self) -> int | None:
-        """Target tokens seen; None if the log lacks updates."""
+        """The target tokens of all updates; None if the log lacks updates."""
         complete = bool(self.train) and not self.unlogged
         return sum(line.tgt_tokens for line in self.train) if complete else None
 
     def speed(self, on_cpu: bool) -> tuple[float | None, float | None]:
         """Return the target tokens/s and updates/s; None without a log.
 
-        The speeds are medians over the lines of the log. The first line is left out, because it has
-        the start. On a CPU a second is a second of processor time, which other work of the machine
-        changes little.
+        The speeds are medians over the lines of the log, without the first line, which has the slow
+        start. On a CPU the seconds are processor time, which other work on the machine hardly
+        changes.
         """
         times = [(cpu_seconds(s) if on_cpu else s.seconds, s) for s in self.train]
         rates = [(s.tgt_tokens / time, (s.step - begin(s)) / time) for time, s in times if time]
@@ -76,9 +75,8 @@ class Curves:
         return float(tokens), float(updates)
 
     def at(self, step: float, axis: str) -> float | None:
-        """Return where an update is on one of AXES.
-
-        Returns: linear between lines of the log; None beyond the last, or if a line lacks it.
+        """Return the place of an update on one of AXES: linear between lines of the log; None after
+        the last line, or if the log lacks the numbers.
         """
         if axis == "updates":
             return step
@@ -86,12 +84,12 @@ class Curves:
         return float(np.interp(step, x, y)) if len(x) and step <= x[-1] else None
 
     def place(self, step: float | None) -> list[float | None]:
-        """Return where an update is on each of AXES; None if there is no update."""
+        """Return the place of an update on each of AXES; None if there is no update."""
         return [None if step is None else self.at(step, axis) for axis in AXES]
 
     @cached_property
     def _corners(self) -> dict[str, Floats]:
-        """By axis: updates and the values there (2, N), between which the axis is linear."""
+        """Axis -> updates and their places (2, N), between which the axis is linear."""
         epochs = [(s.step, s.epoch) for s in self.train if s.epoch is not None]
         corners = {
             "epochs": [(0, 0.0), *epochs] if epochs else [],
@@ -103,12 +101,12 @@ class Curves:
         }
 
     def _minutes(self, seconds: Sequence[float]) -> list[tuple[int, float]]:
-        """Return (updates, minutes) where each stretch begins and ends; [] without logged time."""
+        """Return (updates, minutes) at the begin and end of each line; [] without logged time."""
         if not any(seconds):
             return []
         clock, corners = 0.0, [(0, 0.0)]
-        for stretch, spent in zip(self.train, seconds, strict=True):
-            corners += [(begin(stretch), clock / 60), (stretch.step, (clock + spent) / 60)]
+        for line, spent in zip(self.train, seconds, strict=True):
+            corners += [(begin(line), clock / 60), (line.step, (clock + spent) / 60)]
             clock += spent
         return corners
 
@@ -116,10 +114,11 @@ class Curves:
 def read(path: Path) -> Curves:
     """Return the curves in a metrics.jsonl, without a last line that was cut off.
 
-    Each update counts once: a training that goes on after its end tells of its last updates again.
+    Each update counts once, although a training that is resumed after its end logs its last updates
+    again.
 
     Args:
-        path: the file; a missing one has no curves.
+        path: the file; a missing file has no curves.
     Raises: DataError for a damaged line.
     """
     train: list[MetricsLine] = []
@@ -128,7 +127,7 @@ def read(path: Path) -> Curves:
         if line.kind == "dev":
             dev[line.step] = line
         else:
-            # A line replaces those of the same updates.
+            # A line replaces earlier lines about the same updates.
             train = [*(earlier for earlier in train if earlier.step <= begin(line)), line]
     return Curves(train, list(dev.values()))
 
@@ -136,11 +135,13 @@ def read(path: Path) -> Curves:
 def panels(
     curves: Mapping[str, Curves], axis: str = "updates", groups: Mapping[str, str] | None = None
 ) -> list[Panel]:
-    """Return a panel of loss (training faint) and one of dev BLEU, each if it has a curve.
+    """Return a panel of losses (those of training are faint) and one of dev BLEU, without empty
+    panels.
 
     Args:
-        curves: by system; axis: one of AXES.
-        groups: system -> the group whose colour and name it has; default: its own.
+        curves: by system.
+        axis: one of AXES.
+        groups: system -> group, whose name and colour its curves get; default: the system.
     """
     labels = {False: "loss (thin: training)", True: "dev BLEU"}
     both = [

@@ -1,5 +1,5 @@
-"""The options of a command: one class, from which its parameters, its help and its reference page
-are derived, and which its stage takes.
+"""The options of a command as one class. Parameters, help and reference page of the command are
+derived from the class, and its stage takes an instance.
 
     class AttentionOptions(Options):
         sentences: int = option(200, "N", ge=1)
@@ -39,14 +39,14 @@ class Options(Section):
         """Return the options with these values.
 
         Raises: ConfigError naming the first option with a bad value; DataError naming the first
-            option with a path that is not what its metavar says: a file or a folder.
+            option whose path is not a file or folder, as its metavar wants.
         """
         try:
             options = cls.model_validate(values)
         except ValidationError as error:
             first = error.errors()[0]
             message, name = plain(first["msg"]), None
-            if first["loc"]:  # else the error is about several options together
+            if first["loc"]:  # empty if the error is about several options together
                 name = typed(cls, str(first["loc"][0]))
                 message = f"bad value for '{name}': {message} (got {short(first['input'])})"
             raise ConfigError(message, where=name, hint="see --help") from None
@@ -55,16 +55,16 @@ class Options(Section):
         return options
 
     def paths(self) -> list[Path]:
-        """Return the existing files and folders that the options name: those whose metavar says so,
-        and those without a metavar.
+        """Return the existing files and folders in the values of options whose metavar names files
+        or folders, and of options without a metavar.
         """
         cls = type(self)
-        named: list[Path] = []
+        paths: list[Path] = []
         for key in cls.model_fields:
             metavar = _shown(cls, key).get("metavar") or "FILE"
             if _FILE.search(metavar) or _FOLDER.search(metavar):
-                named += _paths_in(cls, key, getattr(self, key))
-        return named
+                paths += _paths_in(cls, key, getattr(self, key))
+        return paths
 
 
 def option(
@@ -79,18 +79,18 @@ def option(
     once: bool = False,
     **limits: Any,
 ) -> Any:
-    """Return the default of an option, with what its help shows.
+    """Return the field of an option: its default, and how the help shows it.
 
     Args:
         default: `...` if the option is required.
-        metavar: what the help shows for the value.
+        metavar: the word for the value in the help.
         names: the option as it is typed, if it is not the name of the field.
         panel: the part of the help.
         help: the help, if it is not the docstring of the field.
-        envvar: the environment variable that gives the value, too.
-        argument: it is typed without a name.
-        shows_zero: the help shows the default even if it is 0.
-        once: the file that it names is read once, from its beginning, so it may be a pipe.
+        envvar: an environment variable that also sets the value.
+        argument: True if it is typed without a name.
+        shows_zero: True if the help shows the default even if it is 0.
+        once: True if the file is read once, from its beginning, so that it may be a pipe.
         limits: pydantic's (ge, le, …).
     """
     shown: Any = {"metavar": metavar, "names": names, "panel": panel, "envvar": envvar}
@@ -112,7 +112,7 @@ def typed(cls: type[Options], key: str) -> str:
 
 
 def _shown(cls: type[Options], key: str) -> dict[str, Any]:
-    """Return what the help shows of a field."""
+    """Return the `option` arguments of a field."""
     shown: Any = cls.model_fields[key].json_schema_extra if key in cls.model_fields else {}
     return shown or {}
 
@@ -122,10 +122,8 @@ _FILE, _FOLDER = re.compile("FILE|SRC|HYP|LINKS"), re.compile("DIR|RUN|FOLDER")
 
 
 def _check_paths(cls: type[Options], key: str, value: Any) -> None:
-    """Refuse what is neither a file nor a folder, before anything is read, and a folder for a file.
-    A path that does not exist is left to the command, because it may be a name.
-
-    Raises: DataError naming the option and the path.
+    """Raise DataError, before anything is read, if an existing path is not a file or folder as the
+    metavar wants. A path that does not exist is left to the command, because it may be a name.
     """
     shown = _shown(cls, key)
     metavar = shown.get("metavar") or ""
@@ -138,7 +136,7 @@ def _check_paths(cls: type[Options], key: str, value: Any) -> None:
 
 
 def _paths_in(cls: type[Options], key: str, value: Any) -> Iterator[Path]:
-    """Yield the existing paths in the value or the values of an option that may also be names."""
+    """Yield the existing paths in the value or the values of an option, except names."""
     names = (_shown(cls, key).get("metavar") or "").split("|")
     words = value if isinstance(value, (list, tuple)) else [value]
     for path in itertools.chain.from_iterable(map(_existing, map(str, words))):

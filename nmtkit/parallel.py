@@ -1,6 +1,4 @@
-"""Map over chunks of lines with worker processes, in order, with bounded memory. Errors of workers
-are raised in the parent.
-"""
+"""Map over chunks of lines with worker processes, in order, with bounded memory."""
 
 from __future__ import annotations
 
@@ -31,8 +29,8 @@ _failure: BaseException | None = None
 
 def cores() -> int:
     """Return the number of cores that this process may use, within the limits of its container."""
-    can_ask = hasattr(os, "sched_getaffinity")
-    count = len(os.sched_getaffinity(0)) if can_ask else os.cpu_count() or 1
+    on_linux = hasattr(os, "sched_getaffinity")
+    count = len(os.sched_getaffinity(0)) if on_linux else os.cpu_count() or 1
     return min([count, *(math.ceil(quota / period) for quota, period in _limits("cpu.max"))])
 
 
@@ -57,8 +55,7 @@ def ordered_map(
     chunks: Iterable[Chunk],
     jobs: int,
 ) -> Iterator[Result]:
-    """Apply a function to each chunk in worker processes and yield the results in the order of the
-    chunks.
+    """Apply a function to each chunk in worker processes; yield the results in the order of chunks.
 
     Args:
         make: builds the function, once per process (in this process if jobs is 1). Where processes
@@ -66,14 +63,14 @@ def ordered_map(
             of one.
         chunks: the work, in order; the parent reads chunks as needed.
         jobs: number of worker processes; with 1 this process does the work.
-    Returns: an iterator over the results; closing it early stops the workers.
+    Yields: the results; closing the iterator early stops the workers.
     Raises: the error of the function; EnvironmentProblem if a worker was killed.
     """
     if jobs <= 1:
         yield from map(make(), chunks)
         return
-    with contextlib.closing(Workers(make, jobs)) as kept:
-        yield from kept.map(chunks)
+    with contextlib.closing(Workers(make, jobs)) as workers:
+        yield from workers.map(chunks)
 
 
 class Workers(Generic[Chunk, Result]):
@@ -110,21 +107,22 @@ class Workers(Generic[Chunk, Result]):
         Raises: EnvironmentProblem if a worker was killed; the iterator raises as `map` does.
         """
         with _killed_worker_reported():
-            begun = self._executor.map(_work, chunks)
-        return _results(begun)
+            results = self._executor.map(_work, chunks)
+        return _reported(results)
 
     def close(self) -> None:
         """End the processes; work that has not begun is left undone."""
         self._executor.shutdown(wait=True, cancel_futures=True)
 
 
-def _results(begun: Iterator[Result]) -> Iterator[Result]:
+def _reported(results: Iterator[Result]) -> Iterator[Result]:
     with _killed_worker_reported():
-        yield from begun
+        yield from results
 
 
 @contextlib.contextmanager
 def _killed_worker_reported() -> Iterator[None]:
+    """Turn the error of a broken pool into an EnvironmentProblem."""
     try:
         yield
     except BrokenProcessPool as error:
@@ -134,8 +132,8 @@ def _killed_worker_reported() -> Iterator[None]:
 
 
 def one_ahead(items: Iterable[Result]) -> Iterator[Result]:
-    """Yield each item after taking the next one, so that background work of the next item has
-    begun. An error or Ctrl-C while the next one is taken is raised after the item.
+    """Yield each item after taking the next one, so that background work for the next item has
+    begun. If taking the next item fails, or at Ctrl-C, the item comes before the error.
     """
     waiting: list[Result] = []
     try:
@@ -149,11 +147,11 @@ def one_ahead(items: Iterable[Result]) -> Iterator[Result]:
 
 
 def processes(jobs: int, make: Callable[[], Any] = object) -> ProcessPoolExecutor:
-    """Return worker processes, which end with this one and which Ctrl-C does not reach.
+    """Return worker processes that end with this process and ignore Ctrl-C.
 
     Args:
         jobs: number of processes.
-        make: is called in each of them first.
+        make: is called first in each process.
     Raises: EnvironmentProblem if the system has no shared memory for their locks.
     """
     kind = "fork" if sys.platform.startswith("linux") else "spawn"
@@ -168,7 +166,7 @@ def processes(jobs: int, make: Callable[[], Any] = object) -> ProcessPoolExecuto
 
 def _start(make: Callable[[], Any], parent: int) -> None:
     global _worker, _failure
-    # These reach the whole process group or job; the parent alone reacts to them.
+    # These signals reach the whole process group or job; only the parent reacts to them.
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)
     with contextlib.suppress(ValueError):
@@ -182,7 +180,7 @@ def _start(make: Callable[[], Any], parent: int) -> None:
 
 
 def _end_with_parent(parent: int) -> None:
-    """End this worker if its parent was killed; it would wait for work for ever."""
+    """End this worker if its parent was killed; else it would wait for work for ever."""
     while os.getppid() == parent:
         time.sleep(0.1)
     os._exit(1)

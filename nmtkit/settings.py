@@ -1,8 +1,7 @@
 """The settings of all stages: their schema and defaults, presets, settings files and `--set`.
 
-The value of a setting comes from, weakest first: the default, the data set, the preset, `--config
-FILE`, `--set key=value`. The class of a variant defines the section `model`, so this file passes
-that section on as plain values.
+A setting has a value from, weakest first: the default, the data set, the preset, `--config FILE`,
+`--set key=value`. The class of a variant defines the section `model`; here that section is a dict.
 """
 
 from __future__ import annotations
@@ -33,14 +32,14 @@ from nmtkit.toml import read_toml
 
 SECTIONS = ("prep", "model", "train", "search")
 OF_A_SYSTEM = ("variant", "preset", "init_from", "corpus", "values", "changed", "hardware")
-"""Further keys of a system's own config.toml, which are no settings."""
+"""Keys of a system's config.toml that are no settings."""
 LARGEST = {int: 10**18, float: 1e30}
-"""The largest magnitude of every setting and option; a field may have a lower limit."""
 SMALLEST = 1e-30
+"""The limits of the magnitude of every setting and option; a field may have narrower ones."""
 AtLeastOne = Annotated[int, Field(ge=1)]
 Tokenizer = Literal["auto", "moses", "jieba", "characters", "none"]
 BelowOne = Annotated[float, Field(ge=0, lt=1)]
-"""A share that is not the whole: from 0 to 1, but not 1."""
+"""A share below 1."""
 
 
 class Section(BaseModel):
@@ -50,11 +49,11 @@ class Section(BaseModel):
         frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False
     )
     earlier: ClassVar[dict[str, Any]] = {}
-    """Values of keys that are missing in an older config.toml; other missing keys have defaults."""
+    """Values of keys that an older config.toml lacks, if they are not the defaults."""
 
     @field_validator("*", mode="before")
     @classmethod
-    def _a_number_is_no_boolean(cls, value: Any, info: ValidationInfo) -> Any:
+    def _refuse_boolean_for_number(cls, value: Any, info: ValidationInfo) -> Any:
         if (
             isinstance(value, bool)
             and info.field_name
@@ -65,8 +64,8 @@ class Section(BaseModel):
 
     @field_validator("*")
     @classmethod
-    def _fits_the_machine(cls, value: Any) -> Any:
-        """Refuse a number that overflows in 64 bits, or as a float in 32 bits."""
+    def _refuse_overflow(cls, value: Any) -> Any:
+        """Refuse an integer that overflows in 64 bits, and a float that overflows in 32 bits."""
         largest = LARGEST.get(type(value))
         if largest and abs(value) > largest:
             raise ValueError(f"must be at most {largest:.0e}")
@@ -159,7 +158,7 @@ class PrepSettings(Section):
 
     @field_validator("test", mode="before")
     @classmethod
-    def _one_or_several(cls, value: Any) -> Any:
+    def _split_at_commas(cls, value: Any) -> Any:
         return [name for name in value.split(",") if name] if isinstance(value, str) else value
 
     @model_validator(mode="after")
@@ -401,7 +400,7 @@ def load_preset(name: str) -> Values:
 
 
 def habit(name: str) -> str:
-    """Return what nmtkit has for an option or setting of other toolkits; "" if unknown.
+    """Return nmtkit's name for an option or setting of other toolkits; "" if unknown.
 
     Args:
         name: such as --batch-size, lr or train.dropout.
@@ -417,15 +416,14 @@ def _sections_with(key: str) -> list[str]:
 
 
 def load_config(path: Path, *variants: str) -> Values:
-    """Return the sections of a TOML settings file, which may be a system's own config.toml or a
-    run's run.toml.
+    """Return the sections of a TOML settings file, which may be the config.toml of a system or the
+    run.toml of a run.
 
     Args:
         path: the file.
-        variants: the model of the call, then others whose settings serve; a file that names none of
-            them is refused.
-
-    Raises: ConfigError if the file is missing, is not TOML, or has an unknown section.
+        variants: the variant of the call, then other variants with the same settings.
+    Raises: ConfigError if the file is missing, is not TOML, has an unknown section, or names
+        another variant.
     """
     values = read_toml(
         path,
@@ -485,7 +483,7 @@ def parse_set(assignments: list[str]) -> Values:
 
 
 def merge(*layers: Values) -> Values:
-    """Merge layers of sections; for each key the last layer that has it wins."""
+    """Merge layers of sections; for each key the last layer with the key wins."""
     merged: Values = {}
     for layer in layers:
         for section, values in layer.items():
@@ -494,7 +492,7 @@ def merge(*layers: Values) -> Values:
 
 
 def complete(schema: type[Section], values: dict[str, Any]) -> dict[str, Any]:
-    """Return a section of config.toml, with the values of settings that are newer than the file."""
+    """Return a section of config.toml with values for settings that are newer than the file."""
     defaults = {
         key: field.get_default(call_default_factory=True)
         for key, field in schema.model_fields.items()
@@ -504,7 +502,7 @@ def complete(schema: type[Section], values: dict[str, Any]) -> dict[str, Any]:
 
 
 def without_unknown(schema: type[Section], values: dict[str, Any]) -> dict[str, Any]:
-    """Return a section of config.toml `complete`, without settings that this version lacks."""
+    """Return `complete` without settings that this version lacks."""
     return {k: v for k, v in complete(schema, values).items() if k in schema.model_fields}
 
 
@@ -515,7 +513,7 @@ def build(schema: type[S], values: dict[str, Any], section: str, file: Path | No
         schema: the pydantic class.
         values: plain values.
         section: name of the section, for messages.
-        file: the settings file that the values are from, for messages.
+        file: the settings file of the values, for messages.
     Returns: the frozen settings.
     Raises: ConfigError that names the key, the value and the allowed values; for an unknown key,
         the nearest one.

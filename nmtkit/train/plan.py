@@ -243,7 +243,7 @@ def plan_to_resume(system: System, plan: Plan, run: Run, allowed: Collection[str
     allowed_changes = list(stored.changed)
     for key, (before, after) in changed.items():
         console.say(f"{key}: {before} -> {after}")
-        if key in allowed:
+        if not may_change(key, []):
             step = checkpoints.step_of(checkpoints.candidates(system.checkpoints)[-1])
             allowed_changes.append(f"{key} {before} -> {after} after update {step:,}")
     if "train.max_steps" in changed and plan.train.schedule == "cosine":
