@@ -1,5 +1,5 @@
-"""The keys of a settings class: type, default, allowed values and meaning of each; and which may
-change when a training continues.
+"""The keys of a settings class with their type, default, allowed values and meaning; and the keys
+that may change when a training is resumed.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ LIMITS = {
     "exclusiveMaximum": "<",
     "multipleOf": "a multiple of",
 }
-# Settings that may change when a training continues: they decide how long it lasts and what is kept
-# and reported. `deterministic` and `matmul` change only how an update is rounded.
+# Settings that may change when a training is resumed: they decide how long it lasts and what is
+# kept and reported. `deterministic` and `matmul` change only how an update is rounded.
 HARMLESS = {
     *("train.max_steps", "train.max_minutes", "train.patience", "train.log_every", "train.samples"),
     *("train.checkpoint_every", "train.keep_checkpoints", "train.dev_bleu", "train.dev_sentences"),
@@ -38,8 +38,8 @@ class Setting:
     """For example integer, number, boolean, string, "2 numbers", "list of strings"."""
     default: Any
     allowed: str
-    """The choices ("noam|cosine") or the limits ("≥ 0, < 1"); of a list, those of each entry. Empty
-    if every value of the type is allowed.
+    """The choices ("noam|cosine") or the limits ("≥ 0, < 1"), of each entry of a list. Empty if
+    every value of the type is allowed.
     """
     description: str
 
@@ -53,11 +53,8 @@ class Setting:
     @property
     def default_text(self) -> str:
         """The default as `--set` takes it."""
-        return (
-            self.default
-            if isinstance(self.default, str) and self.default
-            else toml_value(self.default)
-        )
+        plain = isinstance(self.default, str) and self.default
+        return self.default if plain else toml_value(self.default)
 
 
 def describe(

@@ -53,39 +53,30 @@ def locked(folder: Path, stage: str, shared: bool = False, reads: bool = False) 
         return
     shared = shared or not stream.writable()
     holder = Holder(socket.gethostname(), os.getpid(), stage, time.time())
-    with contextlib.closing(stream), _held(stream, folder, holder, shared, new):
-        yield
-
-
-@contextlib.contextmanager
-def _held(stream: IO[str], folder: Path, holder: Holder, shared: bool, new: bool) -> Iterator[None]:
-    """Hold the lock of a folder, with the holder's line in the lock file."""
-    taken = _taken(stream, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
-    if taken is False:
-        raise DataError(
-            f"{folder} is in use by {_holders(stream)}",
-            where=stream.name,
-            hint="wait for it to end, or stop it",
-        )
-    try:
-        if taken and not shared:  # without a lock, another process may be writing
-            stream.truncate(0)
-            folders.remove_unfinished(folder)
+    with contextlib.closing(stream):
+        taken = _taken(stream, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
+        if taken is False:
+            message = f"{folder} is in use by {_holders(stream)}"
+            raise DataError(message, where=stream.name, hint="wait for it to end, or stop it")
         try:
-            _note(stream, holder)
-        except OSError as error:
-            if not shared:
-                raise files.unwritable(folder, error) from error
-        yield
-    except BaseException:
-        # Remove a new folder in which nothing was begun, unless other holders share it.
-        if new and not shared and folder.is_dir() and len(list(folder.iterdir())) == 1:
-            Path(stream.name).unlink()
-            folder.rmdir()
-        raise
-    finally:
-        with contextlib.suppress(OSError):
-            _leave(stream, holder)
+            if taken and not shared:  # without a lock, another process may be writing
+                stream.truncate(0)
+                folders.remove_unfinished(folder)
+            try:
+                _note(stream, holder)
+            except OSError as error:
+                if not shared:
+                    raise files.unwritable(folder, error) from error
+            yield
+        except BaseException:
+            # Remove a new folder in which nothing was begun, unless other holders share it.
+            if new and not shared and folder.is_dir() and len(list(folder.iterdir())) == 1:
+                path.unlink()
+                folder.rmdir()
+            raise
+        finally:
+            with contextlib.suppress(OSError):
+                _leave(stream, holder)
 
 
 @dataclass(frozen=True)

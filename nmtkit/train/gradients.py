@@ -103,10 +103,12 @@ def packed_multiple(
     # together differ much in length, so their padding costs more. On a GPU without a kernel,
     # attention pads all sentences to the longest of a whole update. But padded contexts have no
     # CUDA graphs.
-    gains = device == "cuda" and (in_rows or model.context_rule is not None)
-    gains = gains or (device == "cpu" and model.context_form == "source")
-    wanted = settings.packed == "yes" or (settings.packed == "auto" and gains)
-    if not wanted or not reads:
+    gains = {
+        "cuda": in_rows or model.context_rule is not None,
+        "cpu": model.context_form == "source",
+    }
+    wanted = settings.packed == "yes" or (settings.packed == "auto" and gains.get(device))
+    if not (wanted and reads):
         return 0
     if device == "cpu":
         return cpu.FILLED

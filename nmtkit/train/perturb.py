@@ -50,17 +50,19 @@ class Perturbation:
 
     def __init__(self, model: Model, settings: TrainSettings) -> None:
         self.settings = settings
-        self._sizes = model.vocabularies.src, model.vocabularies.tgt
-        self._tables: tuple[Tensor | None, Tensor | None] = (None, None)
+        tables: tuple[Tensor | None, Tensor | None] = (None, None)
         if settings.replace == "similar" or settings.word_dropout:
-            self._tables = word_tables(model)
-            if any(table is None for table in self._tables):
+            tables = word_tables(model)
+            if any(table is None for table in tables):
                 key = "word_dropout" if settings.word_dropout else "replace"
                 raise ConfigError(
                     f"{type(model).__name__} does not look its words up with F.embedding",
                     where=f"train.{key}",
                     hint="only train.replace=uniform works with this model",
                 )
+        # The vocabulary size and the table of each side.
+        self._src = model.vocabularies.src, tables[0]
+        self._tgt = model.vocabularies.tgt, tables[1]
 
     def inputs(self, batch: Batch, step: int) -> Batch:
         """Return a batch with perturbed `src` and `tgt_in`; a left-out word has the id -1.
@@ -70,9 +72,11 @@ class Perturbation:
             step: the update, from 1.
         """
         assert batch.tgt_in is not None
-        sides = zip((batch.src, batch.tgt_in), self._sizes, self._tables, strict=True)
-        src, tgt_in = (self._perturb(*side, step) for side in sides)
-        return dataclasses.replace(batch, src=src, tgt_in=tgt_in)
+        return dataclasses.replace(
+            batch,
+            src=self._perturb(batch.src, *self._src, step),
+            tgt_in=self._perturb(batch.tgt_in, *self._tgt, step),
+        )
 
     def reading(self) -> contextlib.AbstractContextManager[object]:
         """Return a context in which a model can read these inputs."""

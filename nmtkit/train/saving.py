@@ -194,10 +194,11 @@ def write_record(system: System, run: Run, anew: bool, parameters: int) -> None:
     known = stored is not None or system.config.is_file()
     after = [other.made + 1 for other in run.systems()]
     made = system.made if known else max([time.time_ns(), *after])
-    steps = [] if anew else checkpoints.candidates(system.checkpoints)
-    trained = steps[-1].stat().st_mtime_ns if steps else None
-    if stored is not None and not anew:
+    trained = None
+    if not anew and stored is not None:
         trained = stored.trained
+    elif not anew:
+        trained = checkpoints.candidates(system.checkpoints)[-1].stat().st_mtime_ns
     record = SystemRecord(made=made, trained=trained, parameters=parameters)
     if record != stored:
         record.write(system.record)
