@@ -48,11 +48,11 @@ def hardware_warning(before: files.JsonObject, now: files.JsonObject) -> str:
     changed = changes(before, now)
     differences = ", ".join(f"{key} {old} -> {new}" for key, (old, new) in changed.items())
     message = (
-        f"this machine does not compute as at the last start ({differences}): training goes on,"
-        " but not with the same bits"
+        f"hardware or arithmetic has changed since the last start ({differences}): the training"
+        " resumes, but not with the same bits"
     )
     if before.get("matmul") and changed.keys() == {"matmul"}:
-        return f"{message}; with the old ones: --set train.matmul={before['matmul']}"
+        return f"{message}; for the same bits: --set train.matmul={before['matmul']}"
     return message
 
 

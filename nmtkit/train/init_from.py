@@ -188,7 +188,8 @@ def _first_names(path: Path) -> dict[str, str]:
         with torch.device("meta"):  # names alone, no memory
             model = build_model(config.variant, config.model, Vocabularies(8, 8, shared=True))
     except ConfigError as error:
-        console.warn(f"its model is not built, so parameters that it shares may be lost: {error}")
+        message = "the checkpoint's model cannot be built, so parameters that its layers share may"
+        console.warn(f"{message} be lost: {error}")
         return {}
     except DataError:
         return {}

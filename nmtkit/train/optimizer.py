@@ -136,8 +136,8 @@ def finite(sums: Tensor) -> Tensor:
 def warn_of_parts(state: TrainState) -> None:
     """Warn that large batches are computed in parts."""
     console.warn(
-        f"memory does not hold a batch of {state.split_from:,} positions: batches from that size on"
-        " are computed in parts; the update is that of the same pairs, but with other dropout masks"
+        f"a batch of {state.split_from:,} positions does not fit into memory: batches of this size"
+        " or more are computed in parts; updates have the same pairs, but other dropout masks"
     )
 
 

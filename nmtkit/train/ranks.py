@@ -206,9 +206,9 @@ class Group(Ranks):
         except RuntimeError:
             missing = [str(r) for r, key in enumerate(keys) if not self._store.check([key])]
             raise EnvironmentProblem(
-                f"these of {self.world} ranks have not started after"
+                f"of {self.world} ranks, these have not started after"
                 f" {self._limit.total_seconds():g} s: {', '.join(missing)}",
-                hint="see their messages",
+                hint="see the messages of these ranks",
             ) from None
         return [
             f"rank {r} of {self.world} ({self._store.get(key).decode()})"

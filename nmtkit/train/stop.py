@@ -75,7 +75,8 @@ def reason_to_end(state: TrainState, s: TrainSettings) -> str | None:
         )
     if s.patience and state.since_best >= s.patience:
         return (
-            f"no better for {state.since_best} validations {at_step}; raise train.patience to go on"
+            f"no new best in {state.since_best} validations {at_step}; raise train.patience to go"
+            " on"
         )
     rate = s.lr * state.plateau.factor
     if s.schedule == "plateau" and s.min_lr and rate <= s.min_lr:

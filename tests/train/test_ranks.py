@@ -346,7 +346,7 @@ def test_a_missing_rank_is_named(tmp_path, run):
     together = Together(tmp_path / "logs", 2, arguments(run, name="missing"), timeout=2)
     together.processes[1].kill()
     assert together.codes()[0] == 3
-    assert "these of 2 ranks have not started after 2 s: 1" in together.said()[0]
+    assert "of 2 ranks, these have not started after 2 s: 1" in together.said()[0]
 
 
 def notes_that_it_meets():
@@ -450,7 +450,7 @@ def test_batches_cut_for_the_ranks_and_for_the_memory_of_one(tmp_path, run):
         found.append(weights(run, name, 6))
     assert largest_difference(*found) < 1e-5
     assert 30 < state_of(run, "cut")["split_from"] < 90
-    assert "memory does not hold a batch of" in said[0]
+    assert "positions does not fit into memory" in said[0]
 
 
 # Without processes

@@ -241,7 +241,9 @@ def test_a_continued_training_splits_the_same_batches(tmp_path, monkeypatch, std
     stderr()
     go(runs[1])
     whole, stopped = map(outcome, runs)
-    assert f"memory does not hold a batch of {whole['state']['split_from']} positions" in stderr()
+    assert (
+        f"a batch of {whole['state']['split_from']} positions does not fit into memory" in stderr()
+    )
     assert stopped == whole
     assert uninterrupted["state"]["split_from"] is None
     assert (

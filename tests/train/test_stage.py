@@ -376,7 +376,7 @@ def test_patience(run, monkeypatch, stderr):
     monkeypatch.setattr("nmtkit.train.best.is_better", lambda new, best, by: best is None)
     go(run, "train.max_steps=100", "train.validate_every=2", "train.patience=3")
     assert last(run).name == "step-00000008"  # a best at 2, then three without
-    assert "no better for 3 validations at step 8; raise train.patience to go on" in stderr()
+    assert "no new best in 3 validations at step 8; raise train.patience to go on" in stderr()
     assert checkpoints.choose(run.system(VARIANT))[0].name == "step-00000002"
 
 
