@@ -23,6 +23,8 @@ from nmtkit.run import Run, System
 from nmtkit.text.vocabulary import load_vocabularies
 
 SIDES = ("source", "target")
+UNUSUAL = (1_000_003, 1_000_033)
+"""Sizes of vocabularies that no other axis of a model has."""
 
 
 def find_source(run: Run, name: str) -> Path:
@@ -161,16 +163,14 @@ def _common_rows(path: Path, run: Run, model: Model) -> dict[str, _Rows]:
 
 
 def _vocabulary_axes(model: Model) -> dict[str, tuple[int, int]]:
-    """Return for each parameter that grows with a vocabulary the axis, and the side (0, 1)."""
-    with torch.device("meta"):  # shapes alone, no memory
-        sizes = (Vocabularies(size, size + 1, shared=True) for size in (8, 16))
-        small, large = (type(model)(model.settings, of_size) for of_size in sizes)
-    of_large = dict(large.named_parameters(remove_duplicate=False))
+    """Return for each parameter with an axis of a vocabulary that axis and the side (0, 1)."""
+    with torch.device("meta"):  # shapes only, no memory
+        model = type(model)(model.settings, Vocabularies(*UNUSUAL, shared=True))
     return {
-        name: (axis, length - 8)
-        for name, parameter in small.named_parameters(remove_duplicate=False)
+        name: (axis, UNUSUAL.index(length))
+        for name, parameter in model.named_parameters(remove_duplicate=False)
         for axis, length in enumerate(parameter.shape)
-        if of_large[name].shape[axis] == length + 8 and length in (8, 9)
+        if length in UNUSUAL
     }
 
 
