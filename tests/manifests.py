@@ -1,6 +1,8 @@
 """The manifest and best.json of a run that a test makes by hand; JSON files as plain values."""
 
+import copy
 import json
+from functools import reduce
 
 from nmtkit.settings import PrepSettings
 from nmtkit.text.side import RULES
@@ -19,6 +21,35 @@ def write_json(path, value):
 def edit(path, old, new):
     """Replace a text in a file, wherever it stands."""
     path.write_text(path.read_text("utf-8").replace(old, new), "utf-8")
+
+
+def places(value, items=None):
+    """Yield every part of a JSON value with the way to it (keys and indices).
+
+    Args:
+        items: look at the first items of each list only, at most so many.
+    """
+    inside = {}
+    if isinstance(value, dict):
+        inside = value
+    elif isinstance(value, list):
+        inside = dict(enumerate(value[:items]))
+    for key, part in inside.items():
+        yield (key,), part
+        for way, inner in places(part, items):
+            yield (key, *way), inner
+
+
+def changed(values, way, new=...):
+    """Return a copy of a JSON value with another part at the end of a way; ...: without the part."""
+    values = copy.deepcopy(values)
+    *above, last = way
+    parent = reduce(lambda part, key: part[key], above, values)
+    if new is ...:
+        del parent[last]
+    else:
+        parent[last] = new
+    return values
 
 
 def text_set(name, split, lines, references=1):

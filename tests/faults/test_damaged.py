@@ -2,11 +2,9 @@
 what to do, or is done without, which is said. Nothing ends as an internal error.
 """
 
-import copy
 import json
 import re
 import shutil
-from functools import reduce
 from pathlib import Path
 
 import pytest
@@ -25,7 +23,7 @@ from nmtkit.tables.drawing import DESCRIPTION, as_pdf
 from nmtkit.toml import to_toml
 from nmtkit.train import loggers
 from nmtkit.train.reporting import cut_metrics
-from tests.manifests import edit, read_json, write_json
+from tests.manifests import changed, edit, places, read_json, write_json
 from tests.refused import refused
 from tests.report.conftest import make
 
@@ -131,26 +129,6 @@ def sample(original, name):
     return record, values or read_json(original / name)
 
 
-def places(value, way=()):
-    """All places in a value, those of lists by their first item."""
-    items = value.items() if isinstance(value, dict) else enumerate(value[:1])
-    for key, part in items:
-        yield (*way, key)
-        if isinstance(part, (dict, list)):
-            yield from places(part, (*way, key))
-
-
-def changed(values, way, new=...):
-    """The values with another one in a place; without one, the place is gone."""
-    values = copy.deepcopy(values)
-    parent = reduce(lambda part, key: part[key], way[:-1], values)
-    if new is ...:
-        del parent[way[-1]]
-    else:
-        parent[way[-1]] = new
-    return values
-
-
 def refusal(record, path):
     """The error of a damaged file, which names the file and what to do; None: it can be read."""
     try:
@@ -184,7 +162,7 @@ def test_no_place_of_a_file_takes_a_number_that_is_none(original, tmp_path, name
     """Nor does the file have to be one that uses the number."""
     record, values = sample(original, name)
     path = tmp_path / Path(name).name
-    for way in places(values):
+    for way, _ in places(values, items=1):
         for number in NUMBERS:
             path.write_text(written(path, changed(values, way, number)), "utf-8")
             assert refusal(record, path), (way, number)
@@ -195,7 +173,7 @@ def test_a_place_of_another_type_or_gone_names_the_file_if_anything(original, tm
     record, values = sample(original, name)
     path = tmp_path / Path(name).name
     refused = 0
-    for way in places(values):
+    for way, _ in places(values, items=1):
         for new in (..., "text", [], {"a": {}}, -1, True):
             if path.suffix != ".toml" or not isinstance(new, dict):
                 path.write_text(written(path, changed(values, way, new)), "utf-8")

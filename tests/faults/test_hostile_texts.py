@@ -1,6 +1,5 @@
 """Strings of a run that somebody else made: inert in the page, on a terminal, in CSV and LaTeX."""
 
-import copy
 import csv
 import io
 import json
@@ -19,6 +18,7 @@ from nmtkit.report import stage
 from nmtkit.run import Run
 from nmtkit.tables import figures
 from nmtkit.tables.table import Column, Table, csv_text, tex, text_column
+from tests.manifests import changed, places
 from tests.report.browser import Browser, find
 from tests.report.conftest import FIGURE, Page, make
 
@@ -42,29 +42,9 @@ def original(tmp_path_factory):
     return made.run
 
 
-def leaves(value, path=()):
-    """The places of the strings in a value of JSON."""
-    items = (
-        value.items()
-        if isinstance(value, dict)
-        else enumerate(value)
-        if isinstance(value, list)
-        else ()
-    )
-    for key, part in items:
-        if isinstance(part, str) and key not in HANDLED:
-            yield (*path, key)
-        yield from leaves(part, (*path, key))
-
-
-def spoiled(value, place):
-    """A copy of a value, with a hostile string at a place."""
-    value = copy.deepcopy(value)
-    part = value
-    for key in place[:-1]:
-        part = part[key]
-    part[place[-1]] = HOSTILE
-    return value
+def leaves(value):
+    """The places of the strings in a JSON value."""
+    return [way for way, part in places(value) if isinstance(part, str) and way[-1] not in HANDLED]
 
 
 def spoil(run):
@@ -85,17 +65,17 @@ def spoil(run):
         lines = path.read_text("utf-8")
         first, _, rest = lines.partition("\n") if path.suffix == ".jsonl" else (lines, "", "")
         value = json.loads(first)
-        groups = [list(leaves(value))]
+        groups = [leaves(value)]
         while groups:  # all at once; if the page cannot be made, half of them
-            places = groups.pop()
-            changed = value
-            for place in places:
-                changed = spoiled(changed, place)
-            path.write_text(f"{json.dumps(changed)}\n{rest}", "utf-8")
+            ways = groups.pop()
+            spoiled = value
+            for way in ways:
+                spoiled = changed(spoiled, way, HOSTILE)
+            path.write_text(f"{json.dumps(spoiled)}\n{rest}", "utf-8")
             if accepted(run, path):
-                value, count = changed, count + len(places)
-            elif len(places) > 1:
-                groups += [places[len(places) // 2 :], places[: len(places) // 2]]
+                value, count = spoiled, count + len(ways)
+            elif len(ways) > 1:
+                groups += [ways[len(ways) // 2 :], ways[: len(ways) // 2]]
             else:
                 refused += 1
         path.write_text(f"{json.dumps(value)}\n{rest}", "utf-8")

@@ -34,6 +34,7 @@ import torch
 from nmtkit import cli
 from nmtkit.demo import generate
 from nmtkit.toml import to_toml, toml_value
+from tests.manifests import places
 
 TINY = (
     "--preset tiny --set train.checkpoint_every=2 --set train.validate_every=2"
@@ -117,20 +118,12 @@ class Outcome(NamedTuple):
     read: list[str]
 
 
-def places(value, way=()):
-    """Yield all places of a JSON value, the value itself left out."""
-    inside = value if isinstance(value, dict) else {}
-    for key, part in dict(enumerate(value) if isinstance(value, list) else inside).items():
-        yield (*way, key)
-        yield from places(part, (*way, key))
-
-
 def change_value(value, draw):
     """Change one place of a JSON value, and return what was changed."""
-    way = draw.choice(list(places(value)))
+    way, old = draw.choice(list(places(value)))
     *parents, key = way
     parent = functools.reduce(lambda part, step: part[step], parents, value)
-    old, new, kind = parent[key], draw.choice(VALUES), draw.random()
+    new, kind = draw.choice(VALUES), draw.random()
     if kind < 0.2:
         new = "gone"
         del parent[key]
