@@ -25,6 +25,7 @@ from nmtkit.train import saving
 from nmtkit.train.stage import train
 from nmtkit.translate.stage import translate
 from nmtkit.translate.systems import trained, trained_last
+from tests.faults.trainings import Killed, fail
 from tests.manifests import edit, read_json
 from tests.ready import prepare
 from tests.refused import refused
@@ -38,10 +39,6 @@ NOTES = (
     *("translate/dev/before/hyp.txt", "wandb/run-notes.md"),
 )
 """Files of the user in the folder of a system."""
-
-
-class Killed(BaseException):
-    """Ends a training as a kill does."""
 
 
 def fit(run, name="a", *settings, **values):
@@ -105,18 +102,11 @@ def test_a_training_that_saved_nothing_begins_again(tmp_path, monkeypatch):
     run = make_run(tmp_path / "run", pairs=30)
     write_notes(run.system("a").path)
     with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(saving, "retried", failing(Killed()))
+        fail(patch, saving, "retried", Killed, {1})
         fit(run)
     fit(run, "a", "train.seed=2")
     assert last(run, "a").name == "step-00000006"
     assert notes(run.system("a").path) == sorted(NOTES)
-
-
-def failing(error):
-    def fail(*arguments, **more):
-        raise error
-
-    return fail
 
 
 def test_notes_in_the_folder_of_a_checkpoint_outlive_it(tmp_path, stderr):
@@ -150,7 +140,7 @@ def test_a_system_that_begins_with_its_own_weights_keeps_them_until_it_has_new_o
     old = sha256(checkpoints.choose(system, 1)[0] / "model.safetensors")
     moments = [(os, "replace", n) for n in range(1, 6)] + [(saving, "retried", 1)]
     for owner, function, number in moments:
-        kill_at(monkeypatch, owner, function, number)
+        fail(monkeypatch, owner, function, Killed, {number})
         with pytest.raises(Killed):
             fit(run, "a", "train.seed=2", **anew)
         monkeypatch.undo()
@@ -166,17 +156,6 @@ def weights(run):
         (path.name, sha256(path / "model.safetensors"))
         for path in checkpoints.find_checkpoints(run.system("a"))
     ]
-
-
-def kill_at(monkeypatch, owner, function, number):
-    original, calls = getattr(owner, function), itertools.count(1)
-
-    def counted(*arguments, **more):
-        if next(calls) == number:
-            raise Killed
-        return original(*arguments, **more)
-
-    monkeypatch.setattr(owner, function, counted)
 
 
 # The order of the systems
@@ -345,7 +324,7 @@ def test_a_killed_removal_of_an_old_corpus_knows_its_files_still(tmp_path, monke
     (run.prep / "notes.bin").write_text("mine: notes.bin")
     unlink = Path.unlink
     for number in (1, 5):
-        kill_at(monkeypatch, Path, "unlink", number)
+        fail(monkeypatch, Path, "unlink", Killed, {number})
         with pytest.raises(Killed):
             folders.remove_owned(run.prep, prepared)
         monkeypatch.setattr(Path, "unlink", unlink)
@@ -376,7 +355,7 @@ def test_a_prep_that_was_killed_at_its_end_leaves_nothing(
 
             patch.setattr(Path, "stat", elsewhere)
             patch.setattr(os, "rename", lambda *_: os.stat(tmp_path / "none"))
-        kill_at(patch, owner, function, 1)
+        fail(patch, owner, function, Killed, {1})
         with pytest.raises(Killed):
             prep("demo", run_dir=run.path, force=True, **options)
     prep("demo", run_dir=run.path, force=function == "publish", **options)
@@ -396,7 +375,7 @@ def test_a_prep_that_finds_the_work_of_a_killed_one_says_so(
     for _ in range(2):
         stderr()
         with monkeypatch.context() as patch, pytest.raises(Killed):
-            kill_at(patch, Steps, step, 1)
+            fail(patch, Steps, step, Killed, {1})
             prep("demo", force=True, **options)
     assert f"going on in {folder}, which another call has begun" in stderr()
     if shared:
@@ -456,7 +435,7 @@ def test_a_killed_analysis_leaves_no_finding_that_is_half_old(three, monkeypatch
     analyze(three, "convergence")
     folder = three.path / "analyze/convergence"
     assert (folder / "finding.json").is_file()
-    kill_at(monkeypatch, os, "replace", 2)
+    fail(monkeypatch, os, "replace", Killed, {2})
     with pytest.raises(Killed):
         analyze(three, "convergence", force=True)
     assert not (folder / "finding.json").exists()
