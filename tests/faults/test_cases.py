@@ -30,6 +30,7 @@ from nmtkit.train.validation import Validation
 from tests.faults.trainings import Killed, fail, fit, interfere
 from tests.manifests import read_json
 from tests.refused import refused
+from tests.soak.memory import in_use
 from tests.train.tiny import last, make_run, metrics, state_of
 
 VALIDATING = "train.validate_every=2", "train.dev_bleu=true"
@@ -170,27 +171,18 @@ def test_05_a_change_that_is_allowed_is_said_and_taken(run, stderr):
     fit(run, *changed)  # now they are the settings of the system
 
 
-class Allocated(ctypes.Structure):
-    """What glibc's mallinfo2 tells of the heap, in bytes."""
-
-    _names = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost"
-    _fields_ = tuple((name, ctypes.c_size_t) for name in _names.split())
-
-
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallinfo2"), reason="needs glibc 2.33")
 def test_16_memory_does_not_grow_over_epochs(tmp_path, monkeypatch):
     """What is allocated, not what is resident: the allocator keeps big blocks, in which a leak
     would hide for long.
     """
-    run, seen = make_run(tmp_path / "run", dev=0), {}
-    original, heap = loop.Trainer.update, ctypes.CDLL(None).mallinfo2
-    heap.restype = Allocated
+    run, seen, original = make_run(tmp_path / "run", dev=0), {}, loop.Trainer.update
 
     def update(self):
         original(self)
         if self.state.epoch not in seen:
             gc.collect()
-            seen[self.state.epoch] = heap().uordblks + heap().hblkhd
+            seen[self.state.epoch] = in_use()
 
     monkeypatch.setattr(loop.Trainer, "update", update)
     gc.freeze()  # a collection looks only at what the training makes
