@@ -5,7 +5,6 @@ is named, never loaded.
 import errno
 import json
 import pickle
-import resource
 import shutil
 from types import SimpleNamespace
 from unittest.mock import Mock
@@ -23,6 +22,7 @@ from nmtkit.run import System
 from nmtkit.toml import write_toml
 from nmtkit.train import saving
 from tests.faults.trainings import Killed, fail, fit
+from tests.full_disk import full_disk
 from tests.manifests import read_json, write_best
 from tests.refused import refused
 from tests.train.tiny import last, saved
@@ -286,14 +286,10 @@ def test_disk_full_twice_stops_with_the_last_state_intact(run, monkeypatch):
 
 def test_a_write_that_the_kernel_refuses(tmp_path):
     """A real refusal in the middle of a file: the kernel's limit on file sizes."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
     big = {"a": torch.zeros(1 << 16)}
     write(tmp_path, 1)
-    try:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, before[1]))
+    with full_disk(1 << 16):
         refused(EnvironmentProblem, "step-00000002", checkpoints.save, tmp_path, 2, big, {}, {}, {})
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert [p.name for p in tmp_path.iterdir()] == ["step-00000001"]
 
 

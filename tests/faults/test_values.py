@@ -2,6 +2,7 @@
 numbers that only memory or floats would refuse, and packages that are missing.
 """
 
+import contextlib
 import math
 import os
 import re
@@ -10,6 +11,7 @@ import socket
 import subprocess
 import tomllib
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from typer.main import get_command
@@ -168,14 +170,20 @@ def test_commands_read_nothing_that_never_ends(run, line, kind, no_files, tmp_pa
     assert str(no_files[kind]) in result.output and "internal" not in result.output
 
 
+@contextlib.contextmanager
+def endless(line):
+    """Yield the path of a pipe that repeats a line without end."""
+    with subprocess.Popen(["yes", line], stdout=subprocess.PIPE) as process:
+        try:
+            yield f"/dev/fd/{process.stdout.fileno()}"
+        finally:
+            process.kill()
+
+
 @pytest.mark.parametrize("line", SETTINGS_FILES)
 def test_a_pipe_without_end_is_no_settings_file(run, line):
-    with subprocess.Popen(["yes", "# comment"], stdout=subprocess.PIPE) as endless:
-        try:
-            path = f"/dev/fd/{endless.stdout.fileno()}"
-            result = CliRunner().invoke(app, [*line.format(path).split(), "--run", str(run)])
-        finally:
-            endless.kill()
+    with endless("# comment") as path:
+        result = CliRunner().invoke(app, [*line.format(path).split(), "--run", str(run)])
     assert result.exit_code == 2, result.output
     assert re.search(rf"has more than 16 MiB\n  in: {path}\n  try: check --", result.output)
 
@@ -195,12 +203,8 @@ def test_lines_without_end_are_not_all_read(words, message, tmp_path, monkeypatc
     monkeypatch.setattr(plain_files, "MOST_LINES", 99)
     monkeypatch.chdir(tmp_path)
     Path("x.de").write_text("a\n", "utf-8")
-    with subprocess.Popen(["yes", "1"], stdout=subprocess.PIPE) as endless:
-        try:
-            path = f"/dev/fd/{endless.stdout.fileno()}"
-            result = CliRunner().invoke(app, ["score", *words.format(path).split()])
-        finally:
-            endless.kill()
+    with endless("1") as path:
+        result = CliRunner().invoke(app, ["score", *words.format(path).split()])
     assert result.exit_code == 2 and message.format(path) in result.output, result.output
 
 
@@ -300,12 +304,10 @@ def test_a_settings_file_with_a_number_of_thousands_of_digits_is_named(tmp_path)
 
 
 def test_too_little_memory_is_the_machines_fault(run, monkeypatch):
-    def fail(*_, **__):
-        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9")
-
+    error = RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9")
     assert is_out_of_memory(MemoryError()) and not is_out_of_memory(RuntimeError("other"))
     assert is_out_of_memory(RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling"))
-    monkeypatch.setattr("nmtkit.score.stage.score", fail)
+    monkeypatch.setattr("nmtkit.score.stage.score", Mock(side_effect=error))
     result = CliRunner().invoke(app, ["score", "--run", str(run)])
     assert result.exit_code == 3 and "too little memory" in result.output
 
@@ -321,10 +323,7 @@ def test_too_little_memory_is_the_machines_fault(run, monkeypatch):
     ],
 )
 def test_a_broken_installation_of_torch_is_the_machines_fault(run, monkeypatch, error):
-    def fail(*_, **__):
-        raise error
-
-    monkeypatch.setattr("nmtkit.score.stage.score", fail)
+    monkeypatch.setattr("nmtkit.score.stage.score", Mock(side_effect=error))
     result = CliRunner().invoke(app, ["score", "--run", str(run)])
     assert result.exit_code == 3, result.output
     assert f"cannot load a library: {error}" in result.output
@@ -337,12 +336,9 @@ def test_a_name_that_a_library_lacks_is_no_broken_installation():
 
 
 def test_a_home_folder_that_is_unknown_is_the_machines_fault(monkeypatch):
-    def unknown(*_):
-        raise KeyError("getpwuid(): uid not found")
-
     for name in ("HOME", "NMTKIT_CACHE", "XDG_CACHE_HOME", "XDG_CONFIG_HOME"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr("pwd.getpwuid", unknown)
+    monkeypatch.setattr("pwd.getpwuid", Mock(side_effect=KeyError("uid not found")))
     for line in ("datasets", "train --allow-code os"):
         result = CliRunner().invoke(app, line.split())
         assert result.exit_code == 3, result.output
