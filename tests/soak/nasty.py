@@ -1,5 +1,4 @@
-"""Random nasty text files through prep and translate: no line may be lost, and none may stand where
-another one belongs.
+"""Put random nasty text files through prep and translate: no line may be lost or shifted.
 
 python -m tests.soak.nasty [--files 2000] [--seed 1] [--at-once 100]
 
@@ -39,42 +38,14 @@ from nmtkit.translate.output import print_translations
 from nmtkit.translate.stage import translate
 from nmtkit.translate.windows import Boundaries, stream_windows
 
-WORDS = [
-    "der",
-    "Hund",
-    "sieht",
-    "einen",
-    "Baum",
-    "Mr.",
-    "3,000",
-    "U-Bahn",
-    "don't",
-    "(x)",
-    "“R&D”",
-    "日本",
-    "我们",
-    "naïve",
-    "é",
-    "ßüß",
-]
-MARKS = [
-    "@@",
-    "@-@",
-    "a@@",
-    "<s>",
-    "</s>",
-    "<pad>",
-    "<unk>",
-    "&apos;",
-    "&amp;amp;",
-    "&#124;",
-    "|",
-    "[",
-    "]",
-    "--",
-    "...",
-    "http://x.y/z?a=b",
-]
+WORDS = (
+    *("der", "Hund", "sieht", "einen", "Baum", "Mr.", "3,000", "U-Bahn", "don't", "(x)"),
+    *("“R&D”", "日本", "我们", "naïve", "é", "ßüß"),
+)
+MARKS = (
+    *("@@", "@-@", "a@@", "<s>", "</s>", "<pad>", "<unk>", "&apos;", "&amp;amp;", "&#124;", "|"),
+    *("[", "]", "--", "...", "http://x.y/z?a=b"),
+)
 ODD = "\x00\ufeff\r\t\x0b\x0c\x1c\x1f\x7f\x85\u2028\u2029\u00a0\u3000\u200b\u202e"
 # No UTF-8; the fourth is a lone surrogate.
 BAD = [b"\xff", b"\xc3", b"\xe2\x82", b"\xed\xa0\x80", b"\xc0\xaf", b"\xf5\x80\x80\x80"]
@@ -128,6 +99,16 @@ def nasty_file(draw: random.Random) -> tuple[bytes, list[bytes]]:
     return content, content.removesuffix(b"\n").split(b"\n")
 
 
+def write_numbers(path: Path, count: int) -> None:
+    """Write lines that say their numbers: a line that is shifted shows."""
+    path.write_text("".join(f"Zeile {i}\n" for i in range(count)), "utf-8")
+
+
+def first_bad(lines: list[bytes]) -> int | None:
+    """The number of the first line that is not UTF-8."""
+    return next((i for i, raw in enumerate(lines, 1) if not valid(raw)), None)
+
+
 def has_text(drawn: tuple[bytes, list[bytes]]) -> bool:
     """True if a line is not blank: prep refuses a test set without text."""
     return any(tidy(line.decode("utf-8", "replace")).strip() for line in drawn[1])
@@ -172,18 +153,15 @@ class Round:
         self.train = [one for _, lines in self.files for one in lines]
         train = folder / "train.en", folder / "train.de"
         train[0].write_bytes(b"\n".join(self.train) + b"\n")
-        train[1].write_text("".join(f"Zeile {i}\n" for i in range(len(self.train))), "utf-8")
-        for i, (_, lines) in enumerate(self.files):
-            (folder / f"nasty{i}.de").write_text(
-                "".join(f"Zeile {j}\n" for j in range(len(lines))), "utf-8"
-            )
+        write_numbers(train[1], len(self.train))
+        for path, (_, lines) in zip(self.raw, self.files, strict=True):
+            write_numbers(path.with_suffix(".de"), len(lines))
         self.strict_is_refused(folder, train)
         tests = [f"{path},{path.with_suffix('.de')}" for path in self.raw]
         options = {"preset": "tiny", "jobs": 1, "run_dir": folder / "run"}
         values = ["prep.merges=300", "prep.on_bad_utf8=replace", "prep.max_ratio=1000000"]
-        values += [
-            f"prep.{side}_tokenizer=moses" for side in ("src", "tgt")
-        ]  # even if it does not look so
+        # Moses even for lines that look segmented.
+        values += ["prep.src_tokenizer=moses", "prep.tgt_tokenizer=moses"]
         self.run = prep("nasty", train=train, dev=train, test=tests, assignments=values, **options)
         make_systems(self.run)
         self.src, self.tgt = (TextSide.load(self.run.prep, side) for side in ("src", "tgt"))
@@ -191,7 +169,7 @@ class Round:
 
     def strict_is_refused(self, folder: Path, train: tuple[Path, Path]) -> None:
         """Without on_bad_utf8 the first bad line is named, and nothing is written."""
-        bad = next((i for i, one in enumerate(self.train, 1) if not valid(one)), None)
+        bad = first_bad(self.train)
         if bad is None:
             return
         try:
@@ -265,7 +243,7 @@ class Round:
         (group,) = systems.choose(self.run, ["copy"], ensemble=False, search={}, single=True)
         scorer = group.scorer(torch.device("cpu"), "float32")
         for path, (content, lines) in zip(self.raw, self.files, strict=True):
-            bad = next((i for i, one in enumerate(lines, 1) if not valid(one)), None)
+            bad = first_bad(lines)
             with contextlib.redirect_stdout(io.StringIO()) as printed:
                 try:
                     print_translations(scorer, group, str(path), Boundaries())
