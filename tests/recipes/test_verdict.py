@@ -242,7 +242,7 @@ def test_two_workers_never_take_the_same_system(queue):
 def test_a_training_whose_worker_was_killed_is_not_taken(queue):
     """nmtkit goes on then; the lock is its own, too."""
     (queue / "list.sh").write_text(ONE_SEED)
-    process = begin(queue, PACE=0.2)
+    process = begin(queue, PACE=2)  # so that a busy machine looks before the training ends
     wait_for(lambda: updates(queue))
     *above, training = family(process.pid)
     for pid in above:
