@@ -23,22 +23,26 @@ from recipes.verdict.worker import (
 )
 from recipes.workers import STOPPED, Workers
 
-ABOUT = "Train the systems of a list, one after the other; the same command continues."
-RETRY = "forget that a system (default: every system) has failed"
 DONE, FAILED, NOTHING = 0, 4, 10
-"""Exit codes of `--one`, beside those of nmtkit: a system is done, has failed, or none is free."""
+"""Exit codes of `--one` beside those of nmtkit: a system is done, has failed, or none is free."""
 
 
 def main() -> None:
     """Run the command and exit with its code."""
     parser = argparse.ArgumentParser(
         prog="verdict.sh",
-        description=ABOUT,
+        description="Train the systems of a list; the same command continues.",
         epilog="The head of recipes/verdict.sh has the variables.",
     )
     group = parser.add_mutually_exclusive_group()
     group.add_argument("--status", action="store_true", help="print what is done, and hours left")
-    group.add_argument("--retry", nargs="?", const="", metavar="CORPUS/NAME", help=RETRY)
+    group.add_argument(
+        "--retry",
+        nargs="?",
+        const="",
+        metavar="CORPUS/NAME",
+        help="forget that a system (default: every system) has failed",
+    )
     group.add_argument("--collect", action="store_true", help="copy results to the repository")
     group.add_argument(
         "--tables", action="store_true", help="print scores with tests, costs and findings"
@@ -67,7 +71,7 @@ def main() -> None:
         elif given.one:
             sys.exit(one(items, folders))
         else:
-            sys.exit(Queue(items, folders).work(_jobs(items)))
+            sys.exit(work(items, folders, _jobs(items)))
     except NmtkitError as error:
         _say(str(error))
         sys.exit(error.exit_code)
@@ -124,9 +128,9 @@ def one(items: list[Item], folders: Folders) -> int:
             continue
         item = state.item
         with held(folders.lock(item.path)) as lock:
-            # Another worker may have taken it, or even finished it, since it was looked at.
-            gone = folders.result(item) or folders.failure(item.path)
-            if lock is None or gone or folders.failure(item.row.dataset):
+            # Another worker may have taken or finished it since its state was read.
+            taken = lock is None or folders.result(item) or folders.failure(item.path)
+            if taken or folders.failure(item.row.dataset):
                 continue
             if not corpus.prepare(item.row, folders, listen=True):
                 continue
@@ -150,46 +154,39 @@ def _do(item: Item, folders: Folders, commands: Commands) -> int:
     except NoRoom as error:
         _say(f"{item.path}: {error}\n  in: {folders.log(item.path)}")
         return ENVIRONMENT
-    kept = folders.result(item)
-    best = measured(kept).best if kept else None
+    result = folders.result(item)
+    best = measured(result).best if result else None
     _say(f"{item.path}: done" + (f", dev BLEU {best['dev_bleu']:.2f}" if best else ""))
     return DONE
 
 
-class Queue:
-    """Works a list off with several workers at once; each worker is a process for one system, so
-    it runs the code and the list as they are at its start.
+def work(items: list[Item], folders: Folders, jobs: int) -> int:
+    """Train the list with several workers at once, until no system is free, a signal comes, or the
+    machine makes a worker fail; return the exit code.
+
+    Each worker is a process that trains one system, so it has the code and the list of its start.
     """
-
-    def __init__(self, items: list[Item], folders: Folders) -> None:
-        self._items, self._folders = items, folders
-        self._workers = Workers()
-
-    def work(self, jobs: int) -> int:
-        """Work until nothing is free, a signal comes, or a worker meets an error that is not its
-        system's; return the exit code.
-        """
-        self._folders.state.mkdir(parents=True, exist_ok=True)
-        for dataset in {item.row.dataset for item in self._items}:
-            self._folders.forget_failure(dataset)  # its files may be there now
-        workers = self._workers
-        workers.listen()
-        command, wanted = [sys.executable, "-m", "recipes.verdict", "--one"], jobs
-        while True:
-            while workers.code == DONE and len(workers.running) < wanted:
-                workers.start(command)
-            if not workers.running:
-                break
-            _, code = workers.next_ended()
-            if code in {DONE, FAILED}:
-                wanted = jobs
-            elif code == NOTHING:  # until one of the others ends
-                wanted = len(workers.running)
-            else:
-                workers.stop(code)
-        if workers.code == DONE:
-            _say("nothing is left that can be trained now; --status tells why")
-        return workers.code
+    folders.state.mkdir(parents=True, exist_ok=True)
+    for dataset in {item.row.dataset for item in items}:
+        folders.forget_failure(dataset)  # its files may be there now
+    workers = Workers()
+    workers.listen()
+    command, wanted = [sys.executable, "-m", "recipes.verdict", "--one"], jobs
+    while True:
+        while workers.code == DONE and len(workers.running) < wanted:
+            workers.start(command)
+        if not workers.running:
+            break
+        _, code = workers.next_ended()
+        if code in {DONE, FAILED}:
+            wanted = jobs
+        elif code == NOTHING:  # until another worker ends
+            wanted = len(workers.running)
+        else:
+            workers.stop(code)
+    if workers.code == DONE:
+        _say("nothing is left that can be trained now; --status tells why")
+    return workers.code
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Where the queue keeps its state, and the locks that keep two workers apart."""
+"""The files and folders of the queue, and the locks that keep two workers apart."""
 
 from __future__ import annotations
 
@@ -10,20 +10,26 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from nmtkit import files
+from nmtkit.errors import DataError
 from nmtkit.records import parse
 from recipes.verdict.listing import Item, Row
 
+REPEAT = "delete the system's folder in the results: the queue trains the system again"
+"""What to do about damaged results."""
 TEXTS = "texts"
 """Folder of a corpus in the repository's results, beside the systems."""
 
 
 @dataclass(frozen=True)
 class Folders:
-    """The folder of the state (runs, locks, logs, failures, results), and that of the results that
-    the repository has.
+    """Paths of the queue.
+
+    Attributes:
+        state: folder of runs, locks, logs, failures and new results.
+        results: folder of the results that the repository has.
     """
 
     state: Path
@@ -34,7 +40,7 @@ class Folders:
         return self.state / "runs" / dataset
 
     def system(self, item: Item, rate: str | None = None) -> Path:
-        """Return a system of the run; with a rate, the short training that tries this rate."""
+        """Return the folder of a system, or of the short training that tries a learning rate."""
         name = item.name if rate is None else f"{item.name}-rate-{rate}"
         return self.run(item.row.dataset) / "systems" / name
 
@@ -55,8 +61,7 @@ class Folders:
         config = self.run(item.row.dataset) / "systems" / name / "config.toml"
         results = self._found(f"{item.row.dataset}/{name}")
         if results is not None and not config.exists():
-            config.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(results / config.name, config)
+            copy(results / config.name, config)
 
     def lock(self, path: str) -> Path:
         """Return the file of a lock."""
@@ -67,7 +72,7 @@ class Folders:
         return self.state / "logs" / f"{path}.log"
 
     def result(self, item: Item) -> Path | None:
-        """Return what a finished system left; None if it is not finished."""
+        """Return the folder with the results of a system; None if it is not finished."""
         return self._found(item.path)
 
     def rates(self, row: Row) -> Path | None:
@@ -75,15 +80,14 @@ class Folders:
         return self._found(f"{row.dataset}/rates/{row.name}.json")
 
     def texts(self, dataset: str, name: str) -> list[Path]:
-        """Return the files of a text: of the results, else of the prepared corpus; empty if neither
-        is here.
+        """Return the files of a text, from the results if they are there, else from the prepared
+        corpus; empty if neither has them.
 
         Args:
             name: SET.src for its sources, SET.ref for its references.
         """
         kept, prepared = self.results / dataset / TEXTS, self.run(dataset) / "prep" / "text"
-        of_both = (sorted(folder.glob(f"{name}*")) for folder in (kept, prepared))
-        return next(filter(None, of_both), [])
+        return sorted(kept.glob(f"{name}*")) or sorted(prepared.glob(f"{name}*"))
 
     def _found(self, name: str) -> Path | None:
         paths = (folder / name for folder in (self.state / "results", self.results))
@@ -116,22 +120,24 @@ def held(path: Path, wait: bool = False) -> Iterator[int | None]:
 
     Args:
         path: its file.
-        wait: wait for another holder to go.
-    Yields: the file's descriptor, for child processes that go on holding it if this process is
-        killed; None if another process holds the lock.
+        wait: wait until no other process holds the lock.
+    Yields: the file's descriptor; a child process that inherits it still holds the lock if this
+        process is killed. None if another process holds the lock.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "a", encoding="utf-8") as stream:
-        yield stream.fileno() if _taken(stream.fileno(), wait) else None
+        if wait:
+            fcntl.flock(stream, fcntl.LOCK_EX)
+            yield stream.fileno()
+        else:
+            yield stream.fileno() if _take(stream) else None
 
 
-def _taken(descriptor: int, wait: bool) -> bool:
-    if wait:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        return True
+def _take(stream: IO[str]) -> bool:
+    """Take a lock; return False if another process holds it."""
     for pause in (0.02, 0.1, 0.0):  # `is_held` holds a lock for a moment
         with contextlib.suppress(BlockingIOError):
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return True
         time.sleep(pause)
     return False
@@ -149,13 +155,25 @@ def is_held(path: Path) -> bool:
     return False
 
 
+def copy(source: Path, target: Path) -> None:
+    """Copy a file or a folder, and make the folder that it is in.
+
+    Raises: DataError if it is missing.
+    """
+    if not source.exists():
+        raise DataError(f"no {source.name}", where=source.parent, hint=REPEAT)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    (shutil.copytree if source.is_dir() else shutil.copyfile)(source, target)
+
+
 def read_json(path: Path) -> Any:
     """Return the content of a JSON file."""
     return json.loads(path.read_text("utf-8"))
 
 
 def json_lines(path: Path) -> list[dict[str, Any]]:
-    """Return the objects of a file of one a line; a last line that was cut off is left out.
+    """Return the objects of a file with one JSON object a line; none if there is no file. A last
+    line without its end is left out.
 
     Raises: DataError naming the first line that is no JSON object.
     """

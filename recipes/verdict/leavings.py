@@ -1,16 +1,17 @@
-"""What a finished system leaves: text, at most 20 MB in all; no weights."""
+"""The results of finished systems: text, at most 20 MB in all; no weights."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from nmtkit import files
 from nmtkit.errors import DataError, EnvironmentProblem
-from nmtkit.folders import publish
+from nmtkit.folders import recover, writing_folder
 from nmtkit.models import checkpoints
 from nmtkit.records import (
     BestCheckpoint,
@@ -20,7 +21,7 @@ from nmtkit.records import (
     SystemRecord,
     load,
 )
-from recipes.verdict.folders import TEXTS, Folders, json_lines
+from recipes.verdict.folders import TEXTS, Folders, copy, json_lines, read_json
 from recipes.verdict.listing import Item
 from recipes.verdict.measured import measured
 
@@ -59,35 +60,39 @@ def keep(item: Item, rate: str, folders: Folders, findings: Mapping[str, bytes])
         the system is missing or damaged.
     """
     run, system = folders.run(item.row.dataset), folders.system(item)
-    final = folders.state / "results" / item.path
-    new = final.with_name(f".{final.name}.new")
-    shutil.rmtree(new, ignore_errors=True)
-    new.mkdir(parents=True)
     calls = [call for call in json_lines(run / "history.jsonl") if _is_about(call, item)]
-    for name in ("config.toml", "metrics.jsonl", "best.json"):
-        shutil.copyfile(system / name, new / name)
-    for translation in sorted((system / "translate").iterdir()):
-        for name in ("hyp.txt", "meta.json"):
-            _copy(translation / name, new / "translate" / translation.name / name)
-        scores = run / "score" / translation.name / "scores.json"
-        _copy(scores, new / "scores" / f"{translation.name}.json")
-    for label, content in findings.items():
-        with files.writing(new / "analyze" / f"{label}.json", "wb") as stream:
-            stream.write(content)
-    files.write_lines(new / "history.jsonl", [json.dumps(call) for call in calls])
-    files.write_json(new / "summary.json", summary(item, rate, folders, calls))
-    _check_size([folders.state / "results", new])
-    publish(new, final, all_files)
+    with writing_whole(folders.state / "results" / item.path) as new:
+        for name in ("config.toml", "metrics.jsonl", "best.json"):
+            copy(system / name, new / name)
+        for translation in sorted((system / "translate").iterdir()):
+            name = translation.name
+            for part in ("hyp.txt", "meta.json"):
+                copy(translation / part, new / "translate" / name / part)
+            copy(run / "score" / name / "scores.json", new / "scores" / f"{name}.json")
+        for label, content in findings.items():
+            with files.writing(new / "analyze" / f"{label}.json", "wb") as stream:
+                stream.write(content)
+        files.write_lines(new / "history.jsonl", [json.dumps(call) for call in calls])
+        files.write_json(new / "summary.json", summary(item, rate, folders, calls))
+        _check_size([folders.state / "results"])
 
 
-def all_files(folder: Path) -> list[str]:
-    """Return the files below a folder that belongs to the queue alone."""
+@contextlib.contextmanager
+def writing_whole(final: Path, hint: str = "") -> Iterator[Path]:
+    """Write a folder that belongs to the queue alone, completely or not at all.
+
+    Args:
+        final: its path.
+        hint: as for `writing_folder`.
+    Yields: the folder to write into.
+    """
+    recover(final, _all_files)
+    with writing_folder(final, _all_files, hint) as folder:
+        yield folder
+
+
+def _all_files(folder: Path) -> list[str]:
     return [str(path.relative_to(folder)) for path in folder.rglob("*")]
-
-
-def _copy(source: Path, target: Path) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(source, target)
 
 
 def _is_about(call: dict[str, Any], item: Item) -> bool:
@@ -102,16 +107,12 @@ def summary(item: Item, rate: str, folders: Folders, calls: list[dict[str, Any]]
     found, config = measured(system), load(SystemConfig, system / "config.toml")
     best = load(BestCheckpoint, system / "best.json")
     weights = system / "checkpoints" / best.checkpoint
-    speeds = (
-        json.loads(path.read_text("utf-8"))["speed"]
-        for path in (system / "translate").glob("*/meta.json")
-    )
+    manifest = load(Manifest, folders.run(row.dataset) / "prep" / "manifest.json")
+    translations = map(read_json, (system / "translate").glob("*/meta.json"))
     return {
         "part": row.part,
         "corpus": row.dataset,
-        "fingerprint": load(
-            Manifest, folders.run(row.dataset) / "prep" / "manifest.json"
-        ).fingerprint,
+        "fingerprint": manifest.fingerprint,
         "system": row.name,
         "seed": item.seed,
         "variant": config.variant,
@@ -123,7 +124,7 @@ def summary(item: Item, rate: str, folders: Folders, calls: list[dict[str, Any]]
         "seconds": {
             "training": round(found.training, 1),
             "validation": round(found.validation, 1),
-            "translation": round(sum(speed["seconds"] for speed in speeds), 1),
+            "translation": round(sum(of["speed"]["seconds"] for of in translations), 1),
         },
         "commits": commits(calls),
         "weights": load(CheckpointManifest, weights / checkpoints.MANIFEST)
@@ -139,9 +140,9 @@ def commits(calls: list[dict[str, Any]]) -> list[str]:
 
 
 def remove_training_state(system: Path) -> None:
-    """Leave of a finished system's checkpoints the best, without the state of its optimiser.
+    """Remove all checkpoints of a finished system but the best, and the state of its optimiser.
 
-    Analyses can still read these weights, as long as the folder of the state exists.
+    Analyses can still read the weights of the best checkpoint.
     """
     best = load(BestCheckpoint, system / "best.json").checkpoint
     checkpoints.prune(system / "checkpoints", {best})
@@ -153,10 +154,10 @@ def remove_training_state(system: Path) -> None:
 
 
 def collect(folders: Folders) -> list[str]:
-    """Copy the results of the state to the repository's; return the names of those that are new.
+    """Copy new results from the state to the repository; return their names.
 
-    Raises: EnvironmentProblem if the repository's would be larger than 20 MB; DataError if there
-        are no results.
+    Raises: EnvironmentProblem if the repository would have more than 20 MB of results; DataError
+        if there are no results.
     """
     source = folders.state / "results"
     if not source.is_dir():
@@ -166,22 +167,18 @@ def collect(folders: Folders) -> list[str]:
     new = [path for path in paths if not (folders.results / path).exists()]
     _check_size([folders.results, *(source / path for path in new)])
     for path in new:
-        target = folders.results / path
-        target.parent.mkdir(parents=True, exist_ok=True)
         if (source / path).is_file():
-            shutil.copyfile(source / path, target)
+            copy(source / path, folders.results / path)
             continue
-        temporary = target.with_name(f".{target.name}.new")
-        shutil.rmtree(temporary, ignore_errors=True)
-        shutil.copytree(source / path, temporary)
-        publish(temporary, target, all_files)
+        with writing_whole(folders.results / path) as folder:
+            shutil.copytree(source / path, folder, dirs_exist_ok=True)
     _copy_texts(folders)
     return [str(path) for path in new]
 
 
 def _copy_texts(folders: Folders) -> None:
-    """Copy the sources and references of small test sets beside the systems, which are then scored
-    anywhere. Larger sets are data, which the repository does not hold.
+    """Copy the sources and references of small test sets beside the systems, so that the systems
+    can be scored on any machine. The repository does not hold larger test sets.
     """
     for scores in folders.results.glob("*/*/scores/*.json"):
         corpus = scores.parents[2]
@@ -190,8 +187,8 @@ def _copy_texts(folders: Folders) -> None:
         if any(path.stat().st_size > LARGEST_TEXT for path in texts):
             continue
         for path in texts:
-            if not (copy := corpus / TEXTS / path.name).exists():
-                _copy(path, copy)
+            if not (target := corpus / TEXTS / path.name).exists():
+                copy(path, target)
 
 
 def _check_size(paths: list[Path]) -> None:

@@ -6,6 +6,7 @@ import itertools
 import re
 import shlex
 import subprocess
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,13 +23,14 @@ class Row:
 
     Attributes:
         part: the part of the list.
-        dataset, preset, prep: the corpus: arguments of `nmtkit prep`.
-        name: without a seed.
-        updates, rates: learning rates to choose from, by trainings of so many updates.
-        awaits: what nmtkit may not know yet; empty if it must know all options.
-        after: the row whose training with the same seed must be finished; empty if none.
+        dataset, preset, prep: name, preset and further options for `nmtkit prep`.
+        name: the name of the system without a seed.
+        rates: the learning rates to choose from.
+        updates: the updates of each training that tries a rate.
+        awaits: the part of nmtkit that this row needs and that may not exist yet; empty if none.
+        after: the row whose training with the same seed must end first; empty if none.
         analyses: label, name and options of each analysis of the trained system.
-        options: of `nmtkit train`.
+        options: the options of `nmtkit train`.
     """
 
     part: str
@@ -101,39 +103,44 @@ def read_list(file: Path) -> list[Item]:
         for position in range(max(len(row.seeds) for row in of_part)):
             chosen = (row for row in of_part if position < len(row.seeds))
             items += [Item(row, row.seeds[position]) for row in chosen]
-    _check_after(items, file)
-    for item, count in itertools.groupby(sorted(item.path for item in items)):
-        if len(list(count)) > 1:
-            raise ConfigError(f"{item} is listed twice", where=file, hint="give it another name")
-    return items
-
-
-def _check_after(items: list[Item], file: Path) -> None:
-    """Refuse a row that waits for a training that the list does not have."""
-    paths = {item.path for item in items}
+    counts = Counter(item.path for item in items)
     for item in items:
         other = f"{item.row.dataset}/{item.row.after}-s{item.seed}"
-        if item.row.after and other not in paths:
+        if item.row.after and other not in counts:
             raise _bad(f"{item.path} comes after {other}, which is not in the list", file)
+        if counts[item.path] > 1:
+            hint = "give it another name"
+            raise ConfigError(f"{item.path} is listed twice", where=file, hint=hint)
+    return items
 
 
 def _row(line: str, file: Path) -> Row:
     part, dataset, preset, prep, name, seeds, updates, rates, *words = line.split("\t")
     awaits, after, analyses, options = words
-    row = f"system '{name}'"
-    if not re.fullmatch(r"[A-Za-z0-9][\w.-]*", name):
-        raise _bad(f"{row}: use letters, digits, '-', '_' and '.', a letter or a digit first", file)
-    if not dataset or not preset:
-        raise _bad(f"{row} has no corpus: call corpus DATASET PRESET before it", file)
-    if not re.fullmatch(r"\d+( \d+)*", seeds):
-        raise _bad(f"{row} has no seeds: call seeds 1 2 3 before it", file)
-    if not rates or not all(_is_positive(rate) for rate in rates.split()):
-        raise _bad(f"{row} has no learning rates: call rates UPDATES RATE… before it", file)
     parts = tuple(tuple(shlex.split(words)) for words in analyses.split("\x1f") if words)
-    if not all(len(words) > 1 and re.fullmatch(r"[\w-]+", words[0]) for words in parts):
-        raise _bad(f"{row}: an analysis is a label, a name and options (analysis LABEL NAME)", file)
-    if not re.fullmatch(r"[1-9]\d*", updates):
-        raise _bad(f"{row}: '{updates}' is no number of updates (rates UPDATES RATE…)", file)
+    checks = [
+        (
+            re.fullmatch(r"[A-Za-z0-9][\w.-]*", name),
+            ": use letters, digits, '-', '_' and '.', a letter or a digit first",
+        ),
+        (dataset and preset, " has no corpus: call corpus DATASET PRESET before it"),
+        (re.fullmatch(r"\d+( \d+)*", seeds), " has no seeds: call seeds 1 2 3 before it"),
+        (
+            rates and all(map(_is_positive, rates.split())),
+            " has no learning rates: call rates UPDATES RATE… before it",
+        ),
+        (
+            all(len(words) > 1 and re.fullmatch(r"[\w-]+", words[0]) for words in parts),
+            ": an analysis is a label, a name and options (analysis LABEL NAME)",
+        ),
+        (
+            re.fullmatch(r"[1-9]\d*", updates),
+            f": '{updates}' is no number of updates (rates UPDATES RATE…)",
+        ),
+    ]
+    for is_right, problem in checks:
+        if not is_right:
+            raise _bad(f"system '{name}'{problem}", file)
     return Row(
         part=part,
         dataset=dataset,

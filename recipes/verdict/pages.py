@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
@@ -14,13 +13,12 @@ from typing import Any
 
 from nmtkit import files
 from nmtkit.errors import DataError
-from nmtkit.folders import recover, writing_folder
 from nmtkit.records import StoredFinding, SystemRecord, load
 from nmtkit.text.tidy import tidy
 from recipes.verdict import corpus, leavings
-from recipes.verdict.folders import TEXTS, Folders, held, json_lines
+from recipes.verdict.folders import TEXTS, Folders, copy, held, json_lines
 from recipes.verdict.listing import Item
-from recipes.verdict.tables import Found, Summary, finished, side_by_side
+from recipes.verdict.tables import Found, Summary, findings_by_label, finished, side_by_side
 
 TITLE = "The systems of four papers"
 OF_A_SYSTEM = ("config.toml", "metrics.jsonl", "best.json", "translate")
@@ -77,15 +75,14 @@ def _restore(results_of_rows: Found, folders: Folders) -> str:
         raise DataError(f"{row.dataset} cannot be prepared", where=prepared, hint=hint)
     _check_texts(folders.results / row.dataset / TEXTS, prepared / "prep" / "text")
     results = [path for paths in results_of_rows.values() for path in paths]
-    recover(final, leavings.all_files)
     hint = f"make room for a copy of {prepared / 'prep'}"
-    with writing_folder(final, leavings.all_files, hint) as run:
+    with leavings.writing_whole(final, hint) as run:
         for name in ("prep", "run.toml"):
-            _copy(prepared / name, run / name)
+            copy(prepared / name, run / name)
         for position, result in enumerate(results):
             system = run / "systems" / result.name
             for name in OF_A_SYSTEM:
-                _copy(result / name, system / name)
+                copy(result / name, system / name)
             size = load(Summary, result / "summary.json").parameters
             SystemRecord(made=position, parameters=size).write(system / "system.json")
         _write_history(prepared, results, run)
@@ -94,10 +91,9 @@ def _restore(results_of_rows: Found, folders: Folders) -> str:
 
 
 def _check_texts(scored: Path, prepared: Path) -> None:
-    """Compare the test sets of the results with those of the prepared corpus, both tidied as
-    today: an earlier nmtkit kept soft hyphens.
+    """Raise DataError naming the first test set of the results that differs from the prepared one.
 
-    Raises: DataError naming the first file that differs.
+    Both are tidied first, as an earlier nmtkit kept soft hyphens.
     """
     for path in sorted(scored.glob("*")):
         other = prepared / path.name
@@ -110,17 +106,6 @@ def _tidied(path: Path) -> list[str]:
     return [tidy(line) for line in files.text_lines(path)]
 
 
-def _copy(source: Path, target: Path) -> None:
-    """Copy a file or a folder.
-
-    Raises: DataError if it is missing.
-    """
-    if not source.exists():
-        raise DataError(f"no {source.name}", where=source.parent, hint=Summary.again)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    (shutil.copytree if source.is_dir() else shutil.copyfile)(source, target)
-
-
 def _write_history(prepared: Path, results: Sequence[Path], run: Path) -> None:
     """Write the calls that prepared the corpus and made the results, for the page's provenance."""
     calls = [call for call in json_lines(prepared / "history.jsonl") if call["stage"] == "prep"]
@@ -131,17 +116,14 @@ def _write_history(prepared: Path, results: Sequence[Path], run: Path) -> None:
 
 def _write_findings(results: Sequence[Path], run: Path) -> None:
     """Write one finding for each analysis, with the systems side by side."""
-    of_label: dict[str, list[StoredFinding]] = {}
-    for path in (path for result in results for path in sorted(result.glob("analyze/*.json"))):
-        of_label.setdefault(path.stem, []).append(load(StoredFinding, path))
-    for label, findings in of_label.items():
+    for label, findings in findings_by_label(results).items():
         path = run / "analyze" / label / "finding.json"
         files.write_json(path, _together(label, findings, run).model_dump())
 
 
 def _together(label: str, findings: Sequence[StoredFinding], run: Path) -> StoredFinding:
-    """Return one finding of those of single systems, without what the results do not have: figures,
-    further files and weights.
+    """Join findings of single systems, without figures, further files and weights: the results do
+    not have these.
     """
     first, inputs = findings[0], [finding.made_from for finding in findings]
     table = side_by_side(first.table.name, [finding.table for finding in findings])

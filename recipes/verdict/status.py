@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import statistics
 import subprocess
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,12 +20,12 @@ ROOT = Path(__file__).resolve().parents[2]
 TRAINING_CODE = [
     f"nmtkit/{name}" for name in ("data", "models", "nn", "presets", "settings.py", "text", "train")
 ]
-"""What a trained system depends on; another commit of the rest changes nothing."""
+"""Code that a trained system depends on."""
 
 
 @dataclass(frozen=True)
 class State:
-    """What is known of one training.
+    """The state of one training.
 
     Attributes:
         word: done, running, failed, waits (a worker cannot take it now) or waiting (it can).
@@ -65,7 +65,6 @@ def _state(item: Item, folders: Folders, unknown: dict[Row, str]) -> State:
 
 def table(items: list[Item], folders: Folders, jobs: int) -> Table:
     """Return the table of `--status`."""
-    found = states(items, folders)
     estimates = Estimates(items, folders)
     columns = [
         text_column("system"),
@@ -77,8 +76,8 @@ def table(items: list[Item], folders: Folders, jobs: int) -> Table:
         Column("hours_left", "left", decimals=1),
         text_column("remark"),
     ]
-    rows = [_table_row(state, folders, estimates) for state in found]
-    return Table("verdict", "Trainings of the verdict", columns, rows, _notes(found, rows, jobs))
+    rows = [_table_row(state, folders, estimates) for state in states(items, folders)]
+    return Table("verdict", "Trainings of the verdict", columns, rows, _notes(rows, jobs))
 
 
 def _table_row(state: State, folders: Folders, estimates: Estimates) -> list[Any]:
@@ -99,26 +98,23 @@ def _table_row(state: State, folders: Folders, estimates: Estimates) -> list[Any
     ]
 
 
-def _notes(found: list[State], rows: list[list[Any]], jobs: int) -> list[str]:
-    counts = Counter(state.word for state in found)
-    words = [f"{counts[word]} {word}" for word in ("done", "running", "waiting", "waits", "failed")]
-    notes = [", ".join(words) + f"; {len(found)} in all"]
-    left = [
-        row[6]
-        for state, row in zip(found, rows, strict=True)
-        if state.word in {"running", "waiting"}
-    ]
-    left += [row[6] for state, row in zip(found, rows, strict=True) if state.word == "waits"]
-    known = [hours for hours in left if hours is not None]
-    total = sum(known)
-    at_least = f" and {len(left) - len(known)} trainings of unknown cost" * (len(known) < len(left))
+def _notes(rows: list[list[Any]], jobs: int) -> list[str]:
+    counts = Counter(row[1] for row in rows)
+    words = ("done", "running", "waiting", "waits", "failed")
+    counted = [f"{counts[word]} {word}" for word in words]
+    hours = [row[6] for row in rows if row[1] not in {"done", "failed"}]
+    known = [number for number in hours if number is not None]
+    total, unknown = sum(known), len(hours) - len(known)
+    at_least = f" and {unknown} trainings of unknown cost" if unknown else ""
     days = f"{total / jobs / 24:.1f} days with {jobs} at once on cores of their own"
-    notes.append(f"left: {total:.1f} core hours{at_least} ({days})")
-    return notes
+    return [
+        ", ".join(counted) + f"; {len(rows)} in all",
+        f"left: {total:.1f} core hours{at_least} ({days})",
+    ]
 
 
 def remark(item: Item, kept: Path) -> str:
-    """Return in what a finished system differs from one that would be trained now."""
+    """Return the commits that trained a finished system, and what has changed since."""
     summary = read_json(kept / "summary.json")
     remarks = [f"trained by {', '.join(summary['commits'])}"]
     if any(changed_since(commit) for commit in summary["commits"]):
@@ -129,44 +125,44 @@ def remark(item: Item, kept: Path) -> str:
 
 
 def changed_since(commit: str) -> bool:
-    """True if the code that trains is not that of a commit, or if the commit is unknown."""
+    """True if the training code differs from that of a commit, or if the commit is unknown."""
     command = ["git", "diff", "--quiet", commit, "HEAD", "--", *TRAINING_CODE]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, check=False)
     return commit.endswith("-dirty") or done.returncode != 0
 
 
 def progress(item: Item, folders: Folders) -> Measured:
-    """Return what an unfinished training has measured: itself, or else its trial so far."""
-    if (system := folders.system(item)).is_dir():
-        return measured(system)
-    trials = [measured(folders.system(item, rate)) for rate in item.row.rates]
-    return max(trials, key=lambda trial: trial.updates)
+    """Return the measurements of an unfinished training, or of the longest of its trials."""
+    return max(_system_and_trials(item, folders), key=lambda training: training.updates)
+
+
+def _system_and_trials(item: Item, folders: Folders) -> list[Measured]:
+    """Return the measurements of a training and of its trials; no updates if it has not begun."""
+    return [measured(folders.system(item, rate)) for rate in (None, *item.row.rates)]
 
 
 class Estimates:
-    """How long trainings take, from what was measured in the same corpus.
+    """Estimates the hours of trainings from those of the same corpus.
 
-    A row takes the seconds of an update that its own trainings took, else the mean of the other
-    rows; and as many updates as finished systems had on average, else the limit of its options.
+    Seconds of an update: those of the row's own trainings, else the mean of the other rows.
+    Updates: the mean of the finished systems, else train.max_steps of the row's options.
     """
 
     def __init__(self, items: list[Item], folders: Folders) -> None:
         self._folders = folders
         self._speeds: dict[Row, float] = {}
-        self._lengths: dict[str, list[int]] = {}
-        for row in dict.fromkeys(item.row for item in items):
-            of_row = [item for item in items if item.row == row]
-            found = [measured(path) for item in of_row for path in self._paths(item)]
-            if updates := sum(one.updates for one in found):
-                self._speeds[row] = sum(one.seconds for one in found) / updates
-            done = [measured(path).updates for path in map(folders.result, of_row) if path]
-            self._lengths.setdefault(row.dataset, []).extend(done)
-
-    def _paths(self, item: Item) -> list[Path]:
-        if kept := self._folders.result(item):
-            return [kept]
-        trials = [self._folders.system(item, rate) for rate in item.row.rates]
-        return [path for path in (self._folders.system(item), *trials) if path.is_dir()]
+        self._lengths = defaultdict[str, list[int]](list)
+        by_row = defaultdict[Row, list[Measured]](list)
+        for item in items:
+            if result := folders.result(item):
+                finished = measured(result)
+                by_row[item.row].append(finished)
+                self._lengths[item.row.dataset].append(finished.updates)
+            else:
+                by_row[item.row] += _system_and_trials(item, folders)
+        for row, trainings in by_row.items():
+            if updates := sum(training.updates for training in trainings):
+                self._speeds[row] = sum(training.seconds for training in trainings) / updates
 
     def hours_left(self, item: Item, updates: int) -> float | None:
         """Return the hours that a training still needs after so many updates; None if unknown."""
@@ -175,8 +171,8 @@ class Estimates:
             return None
         left = max(0, length - updates)
         if item.chooses_rate and self._folders.rates(item.row) is None:
-            tried = [measured(self._folders.system(item, rate)) for rate in item.row.rates]
-            left = length + (len(tried) - 1) * item.row.updates - sum(t.updates for t in tried)
+            _, *trials = _system_and_trials(item, self._folders)
+            left = length + (len(trials) - 1) * item.row.updates - sum(t.updates for t in trials)
         return left * speed / 3600
 
     def _speed(self, row: Row) -> float | None:

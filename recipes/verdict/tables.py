@@ -1,6 +1,4 @@
-"""The tables of the verdict, made from what the systems left: scores with tests, costs, and what
-analyses found.
-"""
+"""The tables of the results: scores with tests, costs, and what analyses found."""
 
 from __future__ import annotations
 
@@ -23,34 +21,37 @@ from nmtkit.score.seeds import FEWEST_FREEDOM, Resampled, over_seeds
 from nmtkit.score.significance import holm
 from nmtkit.score.stored_scores import Scores
 from nmtkit.tables.table import Column, Estimate, StoredTable, Table, text_column
-from recipes.verdict.folders import Folders, json_lines, read_json
+from recipes.verdict.folders import REPEAT, Folders, json_lines, read_json
 from recipes.verdict.listing import Item, Row
 
 BASELINE = "transformer"
 Found = Mapping[Row, Sequence[Path]]
 """The results of the finished seeds of each row of a corpus, the baseline first."""
+SYSTEM = (text_column("system"), Column("n", "seeds"))
+P_VALUES = (Column("p", "p", decimals=3), Column("p_holm", "p (Holm)", decimals=3))
+
+
+def _difference(key: str, heading: str) -> Column:
+    return Column(key, f"{heading} [95%]", signed=True, interval=True)
+
+
 SCORES = (
-    text_column("system"),
-    Column("n", "seeds"),
+    *SYSTEM,
     Column("bleu", "BLEU"),
     Column("half_range", "±"),
-    Column("delta", "Δ [95%]", signed=True, interval=True),
-    Column("p", "p", decimals=3),
-    Column("p_holm", "p (Holm)", decimals=3),
+    _difference("delta", "Δ"),
+    *P_VALUES,
     Column("chrf", "chrF"),
 )
 LENGTHS = (
-    text_column("system"),
-    Column("n", "seeds"),
-    Column("short", "Δ short [95%]", signed=True, interval=True),
-    Column("long", "Δ long [95%]", signed=True, interval=True),
-    Column("growth", "growth [95%]", signed=True, interval=True),
-    Column("p", "p", decimals=3),
-    Column("p_holm", "p (Holm)", decimals=3),
+    *SYSTEM,
+    _difference("short", "Δ short"),
+    _difference("long", "Δ long"),
+    _difference("growth", "growth"),
+    *P_VALUES,
 )
 COSTS = (
-    text_column("system"),
-    Column("n", "seeds"),
+    *SYSTEM,
     Column("parameters", "parameters", decimals=0),
     text_column("rate", "lr"),
     Column("dev_bleu", "dev BLEU"),
@@ -60,7 +61,6 @@ COSTS = (
     Column("hours", "core hours"),
     Column("choice", "for the rate"),
 )
-
 
 SEED_ERROR = (
     "the error of a single seed is that of all systems with several seeds, or not counted with"
@@ -86,7 +86,7 @@ class Seconds(Part):
 class Summary(Record):
     """What the tables read of a system's summary.json."""
 
-    again = "delete the system's folder in the results: the queue trains the system again"
+    again = REPEAT
     parameters: int
     rate: str
     updates: Annotated[int, Field(gt=0)]
@@ -136,24 +136,24 @@ def finished(items: Iterable[Item], folders: Folders) -> list[Found]:
 
 
 def scores(name: str, found: Found, folders: Folders) -> Table:
-    """Return the scores of a test set; p is of other seeds and other sentences (`over_seeds`)."""
+    """Return the scores of a test set; p covers the choice of seeds and of sentences
+    (`over_seeds`).
+    """
     first = next(iter(found))
     scorer = _scorer(name, found, folders)
     draws = Draws(len(scorer.refs[0]))
-    bleu, chrf = (
-        {row: [_score(scorer, key, path, name) for path in found[row]] for row in found}
-        for key in ("bleu", "chrf")
-    )
+    bleu, chrf = (_metrics(scorer, key, found, name) for key in ("bleu", "chrf"))
     resampled = {row: [Resampled.of(metric, draws) for metric in bleu[row]] for row in found}
     compared = against_first(resampled, draws.sentences, draws.seed)
     p_holm = corrected({row: p for row, (_, p) in compared.items()})
     rows = []
     for row in found:
-        values = [seed.value for seed in bleu[row]]
-        spread = (max(values) - min(values)) / 2 if len(values) > 1 else None
+        values = [metric.value for metric in bleu[row]]
+        half_range = (max(values) - min(values)) / 2 if len(values) > 1 else None
         cells = [None] * 3 if row == first else [*compared[row], p_holm[row]]
-        mean = statistics.fmean(seed.value for seed in chrf[row])
-        rows.append([row.name, len(values), statistics.fmean(values), spread, *cells, mean])
+        mean_chrf = statistics.fmean(metric.value for metric in chrf[row])
+        mean_bleu = statistics.fmean(values)
+        rows.append([row.name, len(values), mean_bleu, half_range, *cells, mean_chrf])
     title = f"{first.dataset}: {name}, {draws.sentences:,} lines"
     notes = [
         "BLEU, chrF: means over seeds; ±: half the range",
@@ -168,37 +168,30 @@ def scores(name: str, found: Found, folders: Folders) -> Table:
 def lengths(name: str, found: Found, folders: Folders) -> Table:
     """Return how the differences to the baseline on a test set grow with the length of the source.
 
-    The thirds of the sentences with the shortest and with the longest sources are resampled apart.
+    The third of the sentences with the shortest sources and the third with the longest are
+    resampled separately.
     """
     first = next(iter(found))
-    lines, unit = _text(name, first, folders, "src")[0], "words"
-    counts = np.array([len(line.split()) for line in lines])
+    sources = _text(name, first, folders, "src")[0]
+    unit, counts = "words", np.array([len(line.split()) for line in sources])
     low, high = np.quantile(counts, [1 / 3, 2 / 3])
     if low == high:  # Chinese has no spaces
-        counts, unit = np.array(list(map(len, lines))), "characters"
+        unit, counts = "characters", np.array([len(line) for line in sources])
         low, high = np.quantile(counts, [1 / 3, 2 / 3])
     parts = [np.flatnonzero(counts <= low), np.flatnonzero(counts >= high)]
     draws = [Draws(len(part), seed=seed) for seed, part in enumerate(parts, 1)]
-    scorer = _scorer(name, found, folders)
-    seeds = {
-        row: [
-            [
-                Resampled.of(metric.part(part), of_part)
-                for part, of_part in zip(parts, draws, strict=True)
-            ]
-            for metric in (_score(scorer, "bleu", path, name) for path in paths)
-        ]
-        for row, paths in found.items()
-    }
+    bleu = _metrics(_scorer(name, found, folders), "bleu", found, name)
     short, long = (
-        against_first({row: [seed[i] for seed in seeds[row]] for row in found}, size, draw.seed)
-        for i, (size, draw) in enumerate(zip(map(len, parts), draws, strict=True))
+        {row: [Resampled.of(m.part(part), of_part) for m in bleu[row]] for row in found}
+        for part, of_part in zip(parts, draws, strict=True)
     )
-    growths = {row: [_growth(*seed) for seed in seeds[row]] for row in found}
-    growth = against_first(growths, min(map(len, parts)), draws[0].seed)
-    p_holm = corrected({row: p for row, (_, p) in growth.items()})
+    growth = {row: list(map(_growth, short[row], long[row])) for row in found}
+    of_short = against_first(short, len(parts[0]), draws[0].seed)
+    of_long = against_first(long, len(parts[1]), draws[1].seed)
+    of_growth = against_first(growth, min(map(len, parts)), draws[0].seed)
+    p_holm = corrected({row: p for row, (_, p) in of_growth.items()})
     rows = [
-        [row.name, len(seeds[row]), short[row][0], long[row][0], *growth[row], p]
+        [row.name, len(bleu[row]), of_short[row][0], of_long[row][0], *of_growth[row], p]
         for row, p in p_holm.items()
     ]
     title = (
@@ -209,7 +202,7 @@ def lengths(name: str, found: Found, folders: Folders) -> Table:
         f"Δ: BLEU against {BASELINE}; growth: Δ of long sources - Δ of short ones",
         f"p, [95%]: two-sided bootstrap ({draws[0].resamples:,} resamples) of sentences and seeds;"
         f" {SEED_ERROR}",
-        holm_note(growth),
+        holm_note(of_growth),
     ]
     return Table(f"{first.dataset}-{name}-lengths", title, LENGTHS, rows, notes)
 
@@ -234,18 +227,15 @@ def against_first(
 
 
 def corrected(p_values: Mapping[Row, float | None]) -> dict[Row, float | None]:
-    """Return p after Holm's correction over the systems of the same part of the list: main systems
-    do not pay for sweeps.
+    """Return each p after Holm's correction over the systems of the same part of the list.
+
+    Systems of other parts, such as sweeps, do not make the correction stricter.
     """
-    parts: dict[str, list[Row]] = {}
-    for row in p_values:
-        parts.setdefault(row.part, []).append(row)
-    by_row = {
-        row: p
-        for rows in parts.values()
-        for row, p in zip(rows, holm([p_values[row] for row in rows]), strict=True)
-    }
-    return {row: by_row[row] for row in p_values}
+    by_row = dict(p_values)
+    for part in {row.part for row in p_values}:
+        rows = [row for row in p_values if row.part == part]
+        by_row |= zip(rows, holm([p_values[row] for row in rows]), strict=True)
+    return by_row
 
 
 def holm_note(compared: Iterable[Row]) -> str:
@@ -270,19 +260,49 @@ def _scorer(name: str, found: Found, folders: Folders) -> Scorer:
     return Scorer(_text(name, first, folders, "ref"), language)
 
 
+def _metrics(scorer: Scorer, key: str, found: Found, name: str) -> dict[Row, list[Metric]]:
+    """Return a metric of every translation of a test set."""
+    return {row: [_score(scorer, key, path, name) for path in found[row]] for row in found}
+
+
 def _score(scorer: Scorer, key: str, result: Path, name: str) -> Metric:
     path = result / "translate" / name / "hyp.txt"
     lines = list(files.text_lines(path))
     try:
         return scorer.score(key, lines)
     except DataError as error:
-        raise DataError(error.message, where=path, hint=Summary.again) from None
+        raise DataError(error.message, where=path, hint=REPEAT) from None
 
 
 def costs(found: Found, folders: Folders) -> Table:
     """Return what the systems of a corpus cost: means over seeds, sums of hours."""
-    base = _on_a_cpu(next(iter(found.values())))
-    rows = [_cost(row, paths, folders, base) for row, paths in found.items()]
+    rows: list[list[Any]] = []
+    for row, paths in found.items():
+        summaries = {path: load(Summary, path / "summary.json") for path in paths}
+        timed = [path for path in paths if _was_on_a_cpu(path)]
+        configs = [load(SystemConfig, path / "config.toml") for path in timed]
+        processors = {processor_of(config.hardware) for config in configs}
+        spent = [summaries[path].seconds for path in timed]
+        updates = sum(summaries[path].updates for path in timed)
+        seconds = sum(of.training for of in spent) / updates if updates else None
+        if not rows:  # the baseline
+            of_baseline = seconds, processors
+        alike = seconds and of_baseline[0] and processors == of_baseline[1]
+        rate = summaries[paths[0]].rate
+        rows.append(
+            [
+                row.name,
+                len(paths),
+                summaries[paths[0]].parameters,
+                rate,
+                statistics.fmean(of.best.dev_bleu for of in summaries.values()),
+                statistics.fmean(of.best.step for of in summaries.values()),
+                seconds,
+                seconds / of_baseline[0] if alike else None,
+                sum(of.training + of.validation for of in spent) / 3600 if spent else None,
+                _hours_of_other_rates(row, rate, folders),
+            ]
+        )
     notes = [
         "s an update, core hours: processor seconds of trainings on a CPU; other work of the"
         " machine makes them longer; ÷ baseline: only with the baseline's CPU and number type",
@@ -292,19 +312,43 @@ def costs(found: Found, folders: Folders) -> Table:
     return Table(f"{dataset}-costs", f"{dataset}: costs", COSTS, rows, notes)
 
 
+def _was_on_a_cpu(path: Path) -> bool:
+    """True if no training of a system was on a GPU."""
+    calls = json_lines(path / "history.jsonl")
+    devices = [str(call["device"]) for call in calls if call["stage"] == "train"]
+    return not any(device.startswith(("cuda", "mps")) for device in devices)
+
+
+def _hours_of_other_rates(row: Row, rate: str, folders: Folders) -> float:
+    """Return the hours of the trainings with learning rates that were not chosen."""
+    choice = folders.rates(row)
+    trials = [] if choice is None else read_json(choice)["trials"]
+    others = [trial for trial in trials if trial["rate"] != rate]
+    return sum(trial["training_seconds"] + trial["validation_seconds"] for trial in others) / 3600
+
+
 def findings(found: Found) -> list[Table]:
     """Return a table of each analysis, with the systems side by side."""
-    of_label: dict[str, list[StoredTable]] = {}
-    for path in (path for paths in found.values() for path in paths):
-        for file in sorted((path / "analyze").glob("*.json")):
-            of_label.setdefault(file.stem, []).append(load(StoredFinding, file).table)
     dataset = next(iter(found)).dataset
-    return [side_by_side(f"{dataset}-{label}", tables) for label, tables in of_label.items()]
+    by_label = findings_by_label(path for paths in found.values() for path in paths)
+    return [
+        side_by_side(f"{dataset}-{label}", [finding.table for finding in of_label])
+        for label, of_label in by_label.items()
+    ]
+
+
+def findings_by_label(results: Iterable[Path]) -> dict[str, list[StoredFinding]]:
+    """Return the findings of each analysis, in the order of the systems' results."""
+    by_label: dict[str, list[StoredFinding]] = {}
+    for result in results:
+        for path in sorted((result / "analyze").glob("*.json")):
+            by_label.setdefault(path.stem, []).append(load(StoredFinding, path))
+    return by_label
 
 
 def side_by_side(name: str, tables: Sequence[StoredTable]) -> Table:
-    """Return one table of those of single systems: the columns that all of them have, then those
-    of each system. Rows with the same words are one row.
+    """Join tables of single systems: the columns that all of them have, then the columns of each
+    system. Rows with the same words become one row.
     """
     of_all = [c for c in tables[0].columns if all(c in table.columns for table in tables)]
     all_rows = [row for table in tables for row in table.rows]
@@ -320,52 +364,3 @@ def side_by_side(name: str, tables: Sequence[StoredTable]) -> Table:
     cells = [[row.get(column.key) for column in columns] for row in rows.values()]
     notes = dict.fromkeys(note for table in tables for note in table.notes)
     return Table(name, tables[0].title, columns, cells, list(notes))
-
-
-def _summaries(paths: Sequence[Path]) -> list[Summary]:
-    return [load(Summary, path / "summary.json") for path in paths]
-
-
-def _on_a_cpu(paths: Sequence[Path]) -> list[Path]:
-    """Return the seeds that were trained on a CPU."""
-
-    def is_elsewhere(path: Path) -> bool:
-        calls = json_lines(path / "history.jsonl")
-        devices = [str(call["device"]) for call in calls if call["stage"] == "train"]
-        return any(device.startswith(("cuda", "mps")) for device in devices)
-
-    return [path for path in paths if not is_elsewhere(path)]
-
-
-def _seconds(paths: Sequence[Path]) -> float | None:
-    """Return the seconds of an update; None without a training."""
-    summaries = _summaries(paths)
-    updates = sum(of.updates for of in summaries)
-    return sum(of.seconds.training for of in summaries) / updates if updates else None
-
-
-def _processors(paths: Sequence[Path]) -> set[tuple[object, object]]:
-    """Return the processors on which systems were trained."""
-    return {processor_of(load(SystemConfig, path / "config.toml").hardware) for path in paths}
-
-
-def _cost(row: Row, paths: Sequence[Path], folders: Folders, base: Sequence[Path]) -> list[Any]:
-    summaries, timed = _summaries(paths), _on_a_cpu(paths)
-    alike = _processors(timed) == _processors(base)
-    of_base = _seconds(base) if alike else None
-    choice = folders.rates(row)
-    tried = [] if choice is None else read_json(choice)["trials"]
-    unused = [trial for trial in tried if trial["rate"] != summaries[0].rate]
-    seconds, costs = _seconds(timed), [of.seconds for of in _summaries(timed)]
-    return [
-        row.name,
-        len(paths),
-        summaries[0].parameters,
-        summaries[0].rate,
-        statistics.fmean(of.best.dev_bleu for of in summaries),
-        statistics.fmean(of.best.step for of in summaries),
-        seconds,
-        seconds / of_base if seconds and of_base else None,
-        sum(of.training + of.validation for of in costs) / 3600 if costs else None,
-        sum(of["training_seconds"] + of["validation_seconds"] for of in unused) / 3600,
-    ]

@@ -1,7 +1,7 @@
-"""The work on one system: choose its learning rate, train, translate and score it, keep the rest.
+"""The work on one system: choose its learning rate, train, translate, analyze and score it.
 
-Every step is a command that a person could type. Each of them continues where it stopped, so a
-worker that was killed is followed by another one that repeats the commands.
+Every step is a command that a person could type. A command continues where it stopped, so another
+worker repeats the commands of a worker that was killed.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ class Stopped(Exception):
 
 
 class NoRoom(Exception):
-    """The machine, not the system, is the reason: a full disk, say."""
+    """A command has failed because of the machine, for example because the disk is full."""
 
 
 @dataclass
 class Commands:
-    """Runs commands in the folder of the state, and passes a signal to stop on to them.
+    """Runs commands in the folder of the state, and passes SIGTERM on to them.
 
     Args:
         folders: of the queue.
         log: receives everything that the commands print.
-        lock: descriptor of the lock that a command holds on to if this process is killed.
+        lock: descriptor of the lock; a command still holds the lock if this process is killed.
     """
 
     folders: Folders
@@ -128,9 +128,9 @@ class Worker:
         leavings.remove_training_state(self.folders.system(item))
 
     def _findings(self, *system: str) -> dict[str, bytes]:
-        """Analyze the system; return the file of each finding by its label.
+        """Analyze the system; return the content of each finding by its label.
 
-        An analysis that is refused leaves nothing: it may be of parts that the model does not have.
+        There is no finding if nmtkit refuses an analysis: the model may lack the analyzed part.
         """
         findings = {}
         for label, name, *options in self.item.row.analyses:
@@ -148,7 +148,7 @@ class Worker:
         return self.commands.run(*command, *options, allowed=allowed)
 
     def rate(self) -> str:
-        """Return the learning rate of the row; choose it if that is this training's part.
+        """Return the learning rate of the row; choose it if no seed has done so yet.
 
         Raises: as `work`.
         """
@@ -163,27 +163,24 @@ class Worker:
         return str(read_json(path)["chosen"])
 
     def _trial(self, rate: str) -> dict[str, Any]:
-        """Train for the first updates with a learning rate; return what came of it."""
+        """Train for the first updates with a learning rate; return rate, dev scores and cost."""
         system = self.folders.system(self.item, rate)
         limit = ["--set", f"train.max_steps={self.item.row.updates}"]
         code = self._train(system.name, rate, *limit, allowed=DIVERGED)
         found = measured(system)
-        diverged = code == DIVERGED or found.last is None
+        last = {} if code == DIVERGED else found.last or {}
         return {
             "rate": rate,
             "updates": found.updates,
-            "diverged": diverged,
-            "dev_loss": None if diverged or not found.last else found.last["dev_loss"],
-            "dev_bleu": None if diverged or not found.last else found.last["dev_bleu"],
+            "diverged": not last,
+            "dev_loss": last.get("dev_loss"),
+            "dev_bleu": last.get("dev_bleu"),
             "training_seconds": round(found.training, 1),
             "validation_seconds": round(found.validation, 1),
         }
 
     def _continue_trial(self, rate: str) -> None:
-        """Let the training begin where the trial with the chosen rate ended.
-
-        The trial made the first updates of this very training, so they are not made again.
-        """
+        """Rename the trial with the chosen rate, so that the training continues it."""
         trial, system = self.folders.system(self.item, rate), self.folders.system(self.item)
         if self.item.chooses_rate and trial.is_dir() and not system.exists():
             trial.rename(system)
