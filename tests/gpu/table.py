@@ -40,7 +40,6 @@ from nmtkit.measures.macs import Macs, count_macs
 from nmtkit.models.loading import build_untrained
 from nmtkit.models.variants import VARIANTS, load_variant
 from nmtkit.run import Run
-from nmtkit.text.splitter import Splitter
 from nmtkit.text.vocabulary import load_vocabularies
 from nmtkit.train.graphs import Graphs
 from nmtkit.train.reporting import Reporter
@@ -50,6 +49,7 @@ from nmtkit.translate.systems import SystemGroup
 from nmtkit.translate.translator import Translator
 from tests.device import DEVICE, ON_GPU
 from tests.gpu.corpus import DOCUMENT, Corpus, make
+from tests.spaces import Spaces
 
 BASE, IWSLT, SMALL = (
     Corpus("base", 33_000, 28, 20_000),
@@ -89,6 +89,8 @@ COLUMNS = {
     "error": "error",
 }
 Row = dict[str, Any]
+Measurement = tuple[Corpus, str, str, Callable[[], Row]]
+"""The corpus, the system, what is measured, and the function that measures and returns the row."""
 
 
 @dataclass
@@ -126,9 +128,9 @@ class Bench:
         contexts = (DOCUMENT - 1) / DOCUMENT * rule.size if rule is not None else 0.0
         return count_macs(model, *lengths, contexts)
 
-    def training(self, corpus: Corpus, variant: str, label: str = "", **values: Any) -> Row:
-        """Train a few updates and return the row."""
-        run, name = self.run(corpus), variant + label
+    def training(self, corpus: Corpus, name: str) -> Row:
+        """Train a few updates and return the row; a name that ends in COMPILED is compiled."""
+        run, variant = self.run(corpus), name.removesuffix(COMPILED)
         log_every, lines_of_log = (2, 6) if self.tiny else LINES[corpus]
         updates = log_every * lines_of_log
         settings = [f"train.max_steps={updates}", f"train.log_every={log_every}"]
@@ -138,12 +140,12 @@ class Bench:
             settings += ["train.batch_size=200", "train.update_size=400"]
             sizes = load_variant(variant).adapt(TINY)
             settings += [f"model.{key}={value}" for key, value in sizes.items()]
-        settings += values.pop("assignments", [])
         if ON_GPU:
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()
         with graphs_at_lines() as graphs:
-            train(run, variant=variant, name=name, device=DEVICE, assignments=settings, **values)
+            options = {"assignments": settings, "compile_model": name != variant}
+            train(run, variant=variant, name=name, device=DEVICE, **options)
         if name != BASELINE:
             shutil.rmtree(run.system(name).checkpoints)
         lines = [json.loads(line) for line in run.system(name).metrics.read_text().splitlines()]
@@ -184,7 +186,7 @@ class Bench:
         group = SystemGroup(run, [run.system(BASELINE)], settings.model_copy(update=limits))
         device = torch.device(DEVICE)
         models = group.load(device, group.hardware(device).precision)
-        sides, vocabularies = (Subwords(), Subwords()), load_vocabularies(run.prep)
+        sides, vocabularies = (Spaces(), Spaces()), load_vocabularies(run.prep)
         endless = [Endless(model).eval() for model in models]
         translator = Translator(endless, *sides, *vocabularies, group.settings, device)
         lines = [" ".join(line) for line in self.sources(corpus)]
@@ -263,41 +265,35 @@ class Bench:
         self.rows.append(row | {"seconds": round(time.monotonic() - start, 1)})
         print(json.dumps(self.rows[-1]), flush=True)
 
-    def work(self, systems: Sequence[str] = ()) -> Iterator[Callable[[], None]]:
+    def work(self, systems: Sequence[str] = ()) -> Iterator[Measurement]:
         """Yield everything to measure, the most important first.
 
         Args:
             systems: only their trainings and that of the baseline; none = everything. A name may
                 end in `COMPILED`.
         """
-        corpora = (BASE, IWSLT, SMALL)
-        bind = functools.partial
-        for name in dict.fromkeys((BASELINE, *systems)) if systems else ():
-            variant = name.removesuffix(COMPILED)
-            options = {} if name == variant else {"label": COMPILED, "compile_model": True}
-            measure = bind(self.training, IWSLT, variant, **options)
-            yield bind(self.add, IWSLT, name, "training", measure)
         if systems:
+            for name in dict.fromkeys((BASELINE, *systems)):
+                yield self._training(IWSLT, name)
             return
-        for corpus in corpora:
-            yield bind(
-                self.add, corpus, BASELINE, "training", bind(self.training, corpus, BASELINE)
-            )
+        for corpus in (BASE, IWSLT, SMALL):
+            yield self._training(corpus, BASELINE)
         for beam in BEAMS:
             for label, precision in SEARCHES.items():
-                search = bind(self.searching, BASE, beam, precision)
-                yield bind(self.add, BASE, label, f"beam {beam}", search)
+                search = functools.partial(self.searching, BASE, beam, precision)
+                yield BASE, label, f"beam {beam}", search
         yield from self._peers()
         for corpus in [IWSLT] if self.tiny else [IWSLT, SMALL, BASE]:
             for variant in FEW if self.tiny else VARIANTS:
                 if variant != BASELINE:
-                    measure = bind(self.training, corpus, variant)
-                    yield bind(self.add, corpus, variant, "training", measure)
+                    yield self._training(corpus, variant)
             if ON_GPU and corpus is IWSLT:
-                measure = bind(self.training, BASE, BASELINE, COMPILED, compile_model=True)
-                yield bind(self.add, BASE, BASELINE + COMPILED, "training", measure)
+                yield self._training(BASE, BASELINE + COMPILED)
 
-    def _peers(self) -> Iterator[Callable[[], None]]:
+    def _training(self, corpus: Corpus, name: str) -> Measurement:
+        return corpus, name, "training", functools.partial(self.training, corpus, name)
+
+    def _peers(self) -> Iterator[Measurement]:
         """Yield the searches of the installed engines."""
         peers = (
             ("ctranslate2", "CTranslate2", self.ctranslate2),
@@ -308,8 +304,7 @@ class Bench:
             if importlib.util.find_spec(package) is not None:
                 for beam in BEAMS:
                     search = functools.partial(measure, BASE, compute, beam)
-                    label = f"{name}, {compute}"
-                    yield functools.partial(self.add, BASE, label, f"beam {beam}", search)
+                    yield BASE, f"{name}, {compute}", f"beam {beam}", search
 
 
 @contextlib.contextmanager
@@ -352,20 +347,6 @@ def waits_a_step(search: Callable[[], Any]) -> float:
             torch.cuda.set_sync_debug_mode(before)
     synchronizing = [w for w in waits if "synchronizing" in str(w.message)]
     return len(synchronizing) / steps.call_count
-
-
-class Subwords:
-    """Text that is segmented already."""
-
-    splitter = Splitter()
-
-    def encode(self, line: str) -> list[str]:
-        """Return the subwords of a line."""
-        return line.split()
-
-    def decode(self, subwords: list[str]) -> str:
-        """Return the line of subwords."""
-        return " ".join(subwords)
 
 
 def _peak() -> float:
@@ -417,9 +398,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="nmtkit-gpu-") as scratch:
         bench = Bench(Path(scratch), given.tiny)
         left_out = 0
-        for measure in bench.work(list(filter(None, given.systems.split(",")))):
+        for measurement in bench.work(list(filter(None, given.systems.split(",")))):
             if time.monotonic() < end:
-                measure()
+                bench.add(*measurement)
             else:
                 left_out += 1
             write(given.folder, bench, left_out)
