@@ -145,7 +145,7 @@ def test_04_a_terminal_that_is_closed_ends_the_training_with_all_saved(run, monk
     assert state_of(run)["step"] == 3
 
 
-def test_04_nohup_keeps_a_training_going(monkeypatch):
+def test_04_nohup_keeps_a_training_going():
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     with Stop().listening():
         assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN

@@ -474,7 +474,7 @@ def test_a_path_that_rounds_the_factors_is_not_float32(monkeypatch):
     assert not is_float32("highest")
 
 
-def test_the_choice_stands_beside_the_settings(run, monkeypatch):
+def test_the_choice_stands_beside_the_settings(run):
     before = torch.get_float32_matmul_precision()
     try:
         # Rounding alone differs, so a training may go on with another.

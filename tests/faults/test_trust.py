@@ -70,9 +70,15 @@ def forget(monkeypatch):
 
 
 @pytest.fixture
-def downloaded(ready, tmp_path, monkeypatch):
+def flag(tmp_path):
+    """A file that exists if the payload was executed."""
+    return tmp_path / "executed"
+
+
+@pytest.fixture
+def downloaded(ready, tmp_path, flag, monkeypatch):
     """A run of somebody else, with payload.py beside run.toml; the user stands in its folder."""
-    return stranger(ready, tmp_path / "downloaded", tmp_path / "executed", monkeypatch)
+    return stranger(ready, tmp_path / "downloaded", flag, monkeypatch)
 
 
 def stranger(ready, folder, flag, monkeypatch, variant="payload:Model"):
@@ -91,61 +97,64 @@ def call(words, run, **texts):
     return result.exit_code, result.output
 
 
+def names_file(words, run, name):
+    """True if a command ends as a user error that names a file of the run."""
+    code, output = call(words, run)
+    return code == 2 and str(run / name) in output.replace("\n", "")
+
+
 @pytest.mark.parametrize("command", COMMANDS)
-def test_code_beside_a_run_is_refused_by_its_file(downloaded, tmp_path, command):
+def test_code_beside_a_run_is_refused_by_its_file(downloaded, command, flag):
     before, target = sys.path[:], downloaded / "prep/text/test.ref"
     if command == "analyze attention":
         (downloaded / "systems/toy/translate/test").mkdir(parents=True)
         for name in ("hyp.txt", "hyp.subwords.txt"):
             shutil.copy(target, downloaded / "systems/toy/translate/test" / name)
     code, output = call(command, downloaded, target=target)
-    assert not (tmp_path / "executed").exists()
+    assert not flag.exists()
     assert str(downloaded / "payload.py") in output.replace("\n", "")
     assert "--allow-code payload" in output
     assert code == 2
     assert sys.path == before
 
 
-def test_python_refuses_it_too(downloaded, tmp_path):
+def test_python_refuses_it_too(downloaded, flag):
     with pytest.raises(ConfigError, match="payload.py"):
         nmtkit.load(downloaded)
-    assert not (tmp_path / "executed").exists()
+    assert not flag.exists()
     nmtkit.load(downloaded, allow_code=["payload"])
-    assert (tmp_path / "executed").exists()
+    assert flag.exists()
 
 
-def test_weights_are_taken_without_the_code(downloaded, ready, tmp_path):
+def test_weights_are_taken_without_the_code(downloaded, ready, tmp_path, flag):
     words = f"train --variant {TOY} --set model.d_model=16 --set train.max_steps=1"
     words += f" --init-from {downloaded}/systems/toy --system new --preset tiny"
     shutil.copytree(ready, tmp_path / "mine")
     code, output = call(words, tmp_path / "mine")
     assert code == 0, output
     assert "payload.py" in output.replace("\n", "")
-    assert not (tmp_path / "executed").exists()
-
-
-def test_code_below_the_current_folder_is_refused(ready, tmp_path, monkeypatch):
-    folder, flag = tmp_path / "runs/downloaded", tmp_path / "executed"
-    stranger(ready, folder, flag, monkeypatch, "runs.downloaded.payload:Model")
-    monkeypatch.chdir(tmp_path)
-    code, output = call("translate --jobs 1", folder)
-    assert code == 2 and str(folder / "payload.py") in output.replace("\n", "")
     assert not flag.exists()
 
 
-def test_packages_around_a_module_are_not_imported_to_find_it(ready, tmp_path, monkeypatch):
-    folder, flag = tmp_path / "downloaded", tmp_path / "executed"
+def test_code_below_the_current_folder_is_refused(ready, tmp_path, monkeypatch, flag):
+    folder = tmp_path / "runs/downloaded"
+    stranger(ready, folder, flag, monkeypatch, "runs.downloaded.payload:Model")
+    monkeypatch.chdir(tmp_path)
+    assert names_file("translate --jobs 1", folder, "payload.py")
+    assert not flag.exists()
+
+
+def test_packages_around_a_module_are_not_imported_to_find_it(ready, tmp_path, monkeypatch, flag):
+    folder = tmp_path / "downloaded"
     stranger(ready, folder, flag, monkeypatch, "payload_package.inner:Model")
     (folder / "payload_package").mkdir()
     for name in ("__init__", "inner"):
         shutil.copy(folder / "payload.py", folder / "payload_package" / f"{name}.py")
-    code, output = call("translate --jobs 1", folder)
-    assert code == 2 and "payload_package/__init__.py" in output.replace("\n", "")
+    assert names_file("translate --jobs 1", folder, "payload_package/__init__.py")
     assert not flag.exists()
 
 
-def test_what_is_allowed_once_stays_allowed_while_it_is_the_same(downloaded, tmp_path, monkeypatch):
-    flag = tmp_path / "executed"
+def test_what_is_allowed_once_stays_allowed_while_it_is_the_same(downloaded, monkeypatch, flag):
     assert call("translate --jobs 1 --allow-code payload", downloaded)[0] == 0
     assert flag.exists()
     forget(monkeypatch)
@@ -195,7 +204,7 @@ def test_no_bytecode_beside_an_allowed_module_is_executed(
     assert code == 0, output
 
 
-def test_what_is_executed_is_what_was_checked(downloaded, tmp_path, monkeypatch):
+def test_what_is_executed_is_what_was_checked(downloaded, monkeypatch):
     """Somebody may exchange the file between the two."""
     assert call("translate --jobs 1 --allow-code payload", downloaded)[0] == 0
     forget(monkeypatch)
@@ -225,9 +234,9 @@ def test_a_module_to_allow_must_exist(downloaded):
 
 
 def test_the_author_needs_no_permission_and_a_stranger_does_not_inherit_it(
-    ready, tmp_path, monkeypatch
+    ready, tmp_path, monkeypatch, flag
 ):
-    mine, flag = tmp_path / "mine", tmp_path / "executed"
+    mine = tmp_path / "mine"
     stranger(ready, mine, flag, monkeypatch)
     shutil.rmtree(mine / "systems")
     words = "train --variant payload:Model --system toy --preset tiny --set train.max_steps=1"
@@ -242,20 +251,19 @@ def test_the_author_needs_no_permission_and_a_stranger_does_not_inherit_it(
     shutil.copytree(mine, theirs)  # with everything that a run holds
     (theirs / "payload.py").write_text("raise SystemExit('executed')", "utf-8")
     monkeypatch.chdir(theirs)
-    code, output = call("translate --jobs 1 --force", theirs)
-    assert code == 2 and str(theirs / "payload.py") in output.replace("\n", "")
+    assert names_file("translate --jobs 1 --force", theirs, "payload.py")
 
 
 @pytest.mark.parametrize(
     "name", ["this:Model", "..payload:Model", "/payload:Model", ":", "payload."]
 )
-def test_names_that_are_no_module_of_a_model(downloaded, tmp_path, name, stdout):
+def test_names_that_are_no_module_of_a_model(downloaded, name, stdout):
     with pytest.raises(ConfigError):
         load_variant(name)
     assert "this" not in sys.modules and stdout() == ""
 
 
-def test_no_command_to_copy_names_code_of_a_run(downloaded, tmp_path):
+def test_no_command_to_copy_names_code_of_a_run(downloaded, flag):
     config = downloaded / "systems/toy/config.toml"
     assert "--variant package.module:Class" in call("train --system toy", downloaded)[1]
     edit(config, 'variant = "', 'corpus = "another"\nvariant = "')
@@ -267,43 +275,41 @@ def test_no_command_to_copy_names_code_of_a_run(downloaded, tmp_path):
     assert command == "nmtkit analyze package.module:Class"
     named = inputs.model_copy(update={"analysis": ""})
     assert analyze_command("lengths", named, ["toy"]) == "nmtkit analyze lengths"
-    assert not (tmp_path / "executed").exists()
+    assert not flag.exists()
     edit(config, "payload:Model", "m:X; curl evil")
     code, output = call("train --system toy", downloaded)
     assert code == 2 and "damaged: 'variant'" in output and "--variant m:X" not in output
 
 
-def test_an_analysis_that_is_typed_is_executed_and_no_other(downloaded, tmp_path):
+def test_an_analysis_that_is_typed_is_executed_and_no_other(downloaded, flag):
     finding = downloaded / "analyze/payload:Words"
     finding.mkdir(parents=True)
     call("report", downloaded)
     call("status", downloaded)
-    assert not (tmp_path / "executed").exists()
+    assert not flag.exists()
     assert "is not a subclass" in call("analyze payload:Model", downloaded)[1].replace("\n", "")
-    assert (tmp_path / "executed").exists()
+    assert flag.exists()
     assert Run(downloaded).systems()
 
 
-def test_scores_need_no_code(downloaded, tmp_path):
+def test_scores_need_no_code(downloaded, flag):
     folder = downloaded / "systems/toy/translate/test"
     folder.mkdir(parents=True)
     shutil.copy(downloaded / "prep/text/test.ref", folder / "hyp.txt")
     assert call("score --resamples 10 --trials 10", downloaded)[0] == 0
     assert call("report", downloaded)[0] == 0
-    assert not (tmp_path / "executed").exists()
+    assert not flag.exists()
 
 
-def test_other_systems_are_translated_without_it(downloaded, tmp_path):
+def test_other_systems_are_translated_without_it(downloaded, flag):
     add_system(Run(downloaded), "plain", "transformer")
     code, output = call("translate --jobs 1", downloaded)
     assert code == 0 and str(downloaded / "payload.py") in output.replace("\n", "")
     assert (downloaded / "systems/plain/translate/test/hyp.txt").is_file()
-    assert not (tmp_path / "executed").exists()
+    assert not flag.exists()
 
 
-def test_a_folder_of_settings_that_cannot_be_written_stops_nothing(
-    downloaded, tmp_path, monkeypatch
-):
+def test_a_folder_of_settings_that_cannot_be_written_stops_nothing(downloaded, tmp_path):
     (tmp_path / "settings").write_text("a file", "utf-8")
     code, output = call("translate --jobs 1 --allow-code payload", downloaded)
     assert code == 0 and "not remembered" in output
