@@ -1,4 +1,4 @@
-"""What holds of every table at every width of a terminal."""
+"""Check that a table fits a terminal of any width."""
 
 import re
 
@@ -9,8 +9,8 @@ WIDE = re.compile("[\u2e80-\uffef]")
 
 
 def check(table, widths=WIDTHS):
-    """No line of a table is too wide, no number or name of it is broken, and only columns that
-    matter less are left out, by name.
+    """Assert that no line of a table is too wide, that no number or name is broken, and that only
+    less important columns are left out, by name.
     """
     keys = [column.key for column in table.columns]
     for width in widths:

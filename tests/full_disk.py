@@ -1,4 +1,4 @@
-"""A disk that takes nothing more."""
+"""A full disk."""
 
 import contextlib
 import resource

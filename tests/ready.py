@@ -1,6 +1,4 @@
-"""A prepared run with systems whose weights were drawn, not trained: enough for whatever only
-has to give the same numbers twice.
-"""
+"""A prepared run with systems whose weights are random, for tests that need no trained model."""
 
 import torch
 

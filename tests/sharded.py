@@ -6,7 +6,7 @@ import numpy as np
 
 
 class Sharded:
-    """Pairs of which only the lengths are known; `sizes` cuts them into shards."""
+    """Pairs of which only the lengths are known, in shards of `sizes` pairs."""
 
     def __init__(self, src, tgt, sizes=None):
         self.shard_sizes = [len(src)] if sizes is None else list(sizes)

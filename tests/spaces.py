@@ -1,4 +1,4 @@
-"""A text whose words are its subwords, for tests that begin or end with lines."""
+"""Text whose subwords are its words, for tests that translate lines."""
 
 from nmtkit.text.splitter import Splitter
 

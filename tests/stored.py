@@ -1,4 +1,4 @@
-"""Write the sentence pairs of a prepared set one by one."""
+"""Write a prepared set pair by pair."""
 
 import contextlib
 

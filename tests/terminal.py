@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def terminal(monkeypatch):
-    """Make stderr a terminal of 80 columns; yield a list that gets everything it was sent."""
+    """Make stderr a terminal of 80 columns; yield a list that gets all output at the end."""
     primary, secondary = pty.openpty()
     sent, parts = [], []
 

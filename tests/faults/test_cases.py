@@ -1,4 +1,4 @@
-"""Faults that no other file has whole, by the number of their case (README.md lists all cases)."""
+"""Faults that no other file tests completely, by their number in README.md."""
 
 import contextlib
 import ctypes
@@ -173,8 +173,8 @@ def test_05_a_change_that_is_allowed_is_said_and_taken(run, stderr):
 
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallinfo2"), reason="needs glibc 2.33")
 def test_16_memory_does_not_grow_over_epochs(tmp_path, monkeypatch):
-    """What is allocated, not what is resident: the allocator keeps big blocks, in which a leak
-    would hide for long.
+    """Measure what is allocated, not what is resident: the allocator keeps big blocks, which would
+    hide a leak.
     """
     run, seen, original = make_run(tmp_path / "run", dev=0), {}, loop.Trainer.update
 
@@ -286,7 +286,7 @@ def test_26_checkpoints_from_before_codes_were_recorded_still_load(run):
 
 
 def without_sleep(monkeypatch):
-    """What training would have slept, in seconds; others may sleep."""
+    """Let training not sleep; return the list of the seconds that it would have slept."""
     slept, original = [], time.sleep
     monkeypatch.setattr(
         time,
@@ -333,8 +333,8 @@ def test_29_a_folder_that_has_gone_ends_the_training_after_a_minute(run, monkeyp
 def test_32_decoding_the_development_set_is_bounded_and_its_time_is_shown(
     longer, limit, run, monkeypatch, stderr
 ):
-    """An untrained model never ends a sentence by itself: what it may write, and of how many
-    sentences, is limited. Characters have room.
+    """An untrained model never ends a sentence: the length and the number of sentences are limited.
+    Targets that are much longer than their sources have more room.
     """
     from nmtkit.train import validation
 
@@ -412,9 +412,7 @@ def validation(loss, bleu, dev_set="one", signature="nrefs:1"):
 def test_41_the_best_is_sought_anew_when_another_development_set_is_measured(
     run, monkeypatch, stderr
 ):
-    """Another set, more of its sentences, another signature: the numbers before are not those to
-    beat.
-    """
+    """With another set, more of its sentences or another signature, earlier scores do not count."""
     values = [
         (2.0, 30.0),
         (3.0, 20.0, "two"),

@@ -1,5 +1,5 @@
-"""Faults 1-3, 26, 30: a checkpoint is there completely or not at all; what is damaged or foreign
-is named, never loaded.
+"""Faults 1-3, 26, 30: a checkpoint is complete or absent; damaged and foreign checkpoints are named
+and never loaded.
 """
 
 import errno
@@ -52,7 +52,7 @@ def steps(paths):
 
 
 def test_a_signal_while_weights_are_read_is_no_damage(tmp_path, monkeypatch):
-    """torch makes an error of what Python raises while it reads the bytes of a tensor."""
+    """torch turns what Python raises while it reads a tensor into an error of its own."""
     path = write(tmp_path / "checkpoints", 12)
     part = torch.UntypedStorage.__getitem__
 
@@ -313,8 +313,8 @@ def test_pruning_keeps_the_last_and_the_best(tmp_path):
 
 
 def test_a_checkpoint_that_was_half_removed_does_not_come_back(tmp_path, monkeypatch, stderr):
-    """A process that is killed while it removes one leaves rubbish without a manifest, which
-    `clean` does not take for one set aside.
+    """A process that is killed while it removes a checkpoint leaves a folder without a manifest,
+    which `clean` does not restore.
     """
     system = trained(tmp_path, (1, 2))
 
@@ -507,8 +507,8 @@ def test_load_system_best_and_average(run):
 
 
 def test_pruning_while_training_keeps_the_best_and_what_is_averaged(run, monkeypatch):
-    """Neither an old best, nor the last update, nor those saved in between take the place of one
-    of the last k that are equally far apart.
+    """The last k checkpoints at equal distances are kept, beside an old best, the last update and
+    checkpoints saved in between.
     """
     monkeypatch.setattr("nmtkit.train.best.is_better", lambda new, best, by: best is None)
     settings = "train.validate_every=1", "train.keep_checkpoints=2", "search.average=2"
@@ -521,9 +521,7 @@ def test_pruning_while_training_keeps_the_best_and_what_is_averaged(run, monkeyp
 
 
 def test_pruning_beside_damaged_checkpoints_of_later_steps(run, stderr):
-    """Damaged ones that resuming passed over are not among the last k that are kept, and are not
-    removed either.
-    """
+    """Damaged checkpoints that a resumed training skipped do not count among the last k, and stay."""
     often = "train.keep_checkpoints=2", "train.checkpoint_every=1"
     fit(run, "train.keep_checkpoints=3")
     folder = run.system("transformer").checkpoints
@@ -560,7 +558,7 @@ def test_pruning_beside_damaged_checkpoints_of_later_steps(run, stderr):
     ],
 )
 def test_an_ensemble_is_out_of_date_with_its_systems(monkeypatch, now, expected):
-    """Each system has averaged as its own settings say, or as the call said for all."""
+    """Each system was averaged by its own settings, or all systems by an option of the call."""
     monkeypatch.setattr(checkpoints, "current", lambda name, average: now.get((name, average), {}))
     used = [("a", "step-1", "1"), ("b", "step-2", "2")]
     translation = SimpleNamespace(

@@ -1,5 +1,5 @@
-"""Files that nmtkit wrote and that came back damaged: each is refused with its name, the field and
-what to do, or is done without, which is said. Nothing ends as an internal error.
+"""Damaged files of nmtkit: a command refuses each with its name, the field and what to do, or says
+that it works without the file. No command ends with an internal error.
 """
 
 import json
@@ -130,7 +130,9 @@ def sample(original, name):
 
 
 def refusal(record, path):
-    """The error of a damaged file, which names the file and what to do; None: it can be read."""
+    """The message of a damaged file; None if the file can be read. The error names the file and
+    what to do.
+    """
     try:
         records.load(record, path, "mend it" if path.suffix == ".toml" else None)
     except DataError as error:
@@ -159,7 +161,7 @@ def test_a_file_of_something_else_is_refused(tmp_path, name, kind):
 
 @pytest.mark.parametrize("name", SAMPLES)
 def test_no_place_of_a_file_takes_a_number_that_is_none(original, tmp_path, name):
-    """Nor does the file have to be one that uses the number."""
+    """Even if no command uses the number."""
     record, values = sample(original, name)
     path = tmp_path / Path(name).name
     for way, _ in places(values, items=1):
@@ -314,7 +316,7 @@ def test_a_translation_of_an_impossible_search_is_named(run, average):
 
 @pytest.mark.parametrize("new", [..., "", "text", None])
 def test_a_translation_of_a_checkpoint_without_its_hash_is_named(run, new):
-    """Nor is it said to be of another checkpoint."""
+    """No message says that the translation is of another checkpoint."""
     name, way = "systems/base/translate/test/meta.json", ("checkpoints", 0, "sha256")
     damage(run, name, lambda v: v.update(changed(v, way, new)))
     assert "'checkpoints.0.sha256'" in (out := status(run)) and "meta.json" in out

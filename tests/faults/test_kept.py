@@ -1,4 +1,4 @@
-"""Files that somebody kept: nmtkit removes only what it wrote, and a copy of a run is that run."""
+"""Files of the user: nmtkit removes only what it wrote. A copy of a run is like the run."""
 
 import itertools
 import json
@@ -130,7 +130,7 @@ def test_notes_in_the_folder_of_a_checkpoint_outlive_it(tmp_path, stderr):
 def test_a_system_that_begins_with_its_own_weights_keeps_them_until_it_has_new_ones(
     tmp_path, monkeypatch
 ):
-    """The checkpoint that a killed training began with is there for the same command."""
+    """The same command finds the checkpoint from which a killed training began."""
     run = make_run(tmp_path / "run", pairs=30, dev=6)
     fit(run)
     system, anew = run.system("a"), {"init_from": "a", "force": True}

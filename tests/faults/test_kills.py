@@ -1,5 +1,5 @@
-"""Every stage is killed before each of its renames; then the same command ends as if it had never
-been killed.
+"""Kill every stage before each of its renames: afterwards the same command makes the files that an
+undisturbed command makes.
 """
 
 import json

@@ -1,5 +1,5 @@
-"""Known bugs and habits of the libraries below nmtkit: each with the test that shows that it
-doesn't reach a user, here. README.md lists those that other tests show.
+"""Known bugs and habits of libraries that nmtkit uses: none of them reaches a user. README.md lists
+more of them with their tests.
 """
 
 import random

@@ -132,12 +132,12 @@ LINKS = {
 }
 CLEARED = {"systems/new/train.log", "systems/new/metrics.jsonl"}
 CLEARED |= {"systems/plain/translate/test/hyp.txt", "score/test/table.md"}
-"""What a new training, translation or score replaces: the link goes."""
+"""Files that a new training, translation or score replaces: the link goes."""
 
 
 @pytest.mark.parametrize("link", LINKS)
 def test_nothing_is_written_through_a_link(downloaded, home, link):
-    """Whatever the command says, what the link leads to stays."""
+    """Whatever the command says, the target of the link stays as it was."""
     place = downloaded / link
     target = home / ("folder" if place.suffix == "" and place.name != ".lock" else "diary.txt")
     place.parent.mkdir(parents=True, exist_ok=True)

@@ -159,7 +159,7 @@ with locked(Path(sys.argv[1]), "train"):
 
 
 def poison(monkeypatch, updates):
-    """Make the gradient of these updates (counted from 1, the probe not) not finite."""
+    """Make the gradients of these updates not finite; updates count from 1, without the probe."""
     original, calls = losses.backward, [-1]
 
     def poisoned(logits_of, hidden, *args):
@@ -210,7 +210,7 @@ def test_the_first_module_that_is_not_finite_is_named(run, monkeypatch):
 
 
 def test_the_last_updates_may_not_lose_the_weights(tmp_path):
-    """No further update would notice."""
+    """There is no later update that would notice."""
     run = make_run(tmp_path / "run", dev=6)
     with pytest.raises(TrainingDiverged, match="the dev loss is not finite at step 1; first not"):
         fit(run, "train.max_steps=1", "train.lr=1e30", "train.schedule=constant")
@@ -288,7 +288,7 @@ def test_one_in_a_hundred_stops(run, monkeypatch):
 
 
 def gradients_of_an_update(run, monkeypatch, memory=None, settings=()):
-    """Train one step; `memory` is the most positions that fit."""
+    """Train one step; return the moments. `memory` is the maximum number of positions that fit."""
     original = losses.backward
 
     def small(logits_of, hidden, batch, *args):

@@ -1,4 +1,4 @@
-"""A run of somebody else: code that it names is not executed unasked."""
+"""A run of somebody else: code that the run names is executed only if the user allows it."""
 
 import importlib
 import importlib.util
@@ -50,7 +50,7 @@ def ready(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def new_process(monkeypatch, tmp_path):
-    """What a process has imported and was told does not reach the next test."""
+    """Undo what a test has imported and allowed."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "settings"))
     monkeypatch.setattr(sys, "path", sys.path[:])
     monkeypatch.setattr(trust, "_named", set())
@@ -205,7 +205,7 @@ def test_no_bytecode_beside_an_allowed_module_is_executed(
 
 
 def test_what_is_executed_is_what_was_checked(downloaded, monkeypatch):
-    """Somebody may exchange the file between the two."""
+    """Somebody may exchange the file between the check and the execution."""
     assert call("translate --jobs 1 --allow-code payload", downloaded)[0] == 0
     forget(monkeypatch)
     checked, evil = trust._is_remembered, "raise SystemExit('executed')"

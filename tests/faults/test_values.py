@@ -1,5 +1,5 @@
-"""Values that no command can take: files that never end or are no files, bytes that are not UTF-8,
-numbers that only memory or floats would refuse, and packages that are missing.
+"""Values that every command refuses: endless files, paths that are no files, bytes that are not
+UTF-8, numbers beyond memory or floats. And missing packages.
 """
 
 import contextlib
@@ -82,7 +82,7 @@ def nothing_takes_long():
 
 @pytest.fixture
 def no_files(tmp_path, monkeypatch):
-    """Paths that are no text files, by what they are."""
+    """Paths that are no text files, by kind."""
     paths = {"zero": Path("/dev/zero"), "full": Path("/dev/full"), "folder": tmp_path / "folder"}
     paths["folder"].mkdir()
     os.mkfifo(tmp_path / "pipe")

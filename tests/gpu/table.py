@@ -332,7 +332,7 @@ def graphs_at_lines() -> Iterator[list[int]]:
 
 
 def waits_a_step(search: Callable[[], Any]) -> float:
-    """Return how often a step of a search makes the host wait for the GPU, batches included."""
+    """Return how often the host waits for the GPU in a step of a search, including its batches."""
     before = torch.cuda.get_sync_debug_mode()
     note = Beams.note
     with (

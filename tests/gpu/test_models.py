@@ -1,4 +1,4 @@
-"""What a GPU has to show beside the contract of the models: the marker `gpu` chooses these tests.
+"""Tests of a GPU beside the contract of the models; the marker `gpu` chooses them.
 
 `bash tests/gpu/run.sh` runs them on the GPU; the usual tests run them on the CPU. The sizes are
 those for which fused attention has kernels, unlike those of the contract.

@@ -1,4 +1,4 @@
-"""tests/gpu/run.sh on the CPU at tiny sizes; and that it says when there is no GPU."""
+"""tests/gpu/run.sh on the CPU at tiny sizes, and its message without a GPU."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""A model that copies its source: whatever stands in its place says where it came from."""
+"""A model that copies its source, so that an output shows the line that it is of."""
 
 import torch
 from torch import nn
@@ -8,7 +8,7 @@ from nmtkit.text.vocabulary import EOS
 
 
 class Copying(Model):
-    """The next token is the source's at the same position, almost surely; behind its end, </s>."""
+    """Predict the source token at the same position with a probability near 1, then </s>."""
 
     def __init__(self, settings, vocabularies):
         super().__init__(settings, vocabularies)

@@ -56,8 +56,8 @@ def main() -> None:
 
 
 def kill(run, settings, kills, draw):
-    """Start the training until it ends; the first so many starts are killed after 0.05 to 2.5
-    seconds of processor time.
+    """Start the training until it ends; kill the first `kills` starts after 0.05 to 2.5 seconds of
+    processor time.
 
     Returns: how many kills there were, how many left a half-written checkpoint, and how often no
         step was gained.

@@ -1,5 +1,5 @@
-"""Train for an hour (or so many minutes) and watch memory: what is resident, what of the C heap is
-in use, and what resident memory grows by after the first fifth of the time.
+"""Train for an hour (or N minutes) and print memory: resident, in use by the C heap, and the growth
+of resident memory after the first fifth of the time.
 
 python -m tests.soak.memory [--minutes 60] [--variant transformer] [--every 10]
     [--run RUN --set KEY=VALUE …]
@@ -67,8 +67,8 @@ def show(**values: object) -> None:
 
 
 def growth(readings: list[tuple[float, int]], begin: float = 0.2) -> float:
-    """MiB that memory grows by from a fraction of the time to its end, by the straight line
-    through the readings (single ones jump).
+    """The growth of memory in MiB from a fraction of the time to its end, by a straight line
+    through the readings, as single readings jump.
     """
     start = readings[0][0] + begin * (readings[-1][0] - readings[0][0])
     kept = [(t, memory / 2**20) for t, memory in readings if t >= start]

@@ -214,7 +214,7 @@ class Round:
         self.counts["training lines kept"] += kept
 
     def copied(self, text: str) -> str:
-        """What the copying system must make of a line."""
+        """The translation of a line by the copying system."""
         return self.tgt.decode(self.vocabularies[1].decode(self.ids(text))) if text.strip() else ""
 
     def check_sets(self) -> None:
