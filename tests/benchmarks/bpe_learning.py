@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from arguments import parser
+from arguments import parser, write_json
 
 LEARNERS = ["nmtkit", "subword-nmt"]
 STEMS = 60_000
@@ -150,8 +150,7 @@ def main() -> None:
                 for learner in LEARNERS[: 1 + args.peer]:
                     results.append(json.loads(child("--learn", learner, path, *limits)))
                     show(results[-1])
-    if args.json:
-        args.json.write_text(json.dumps(results, indent=1) + "\n", "utf-8")
+    write_json(args.json, results)
 
 
 if __name__ == "__main__":

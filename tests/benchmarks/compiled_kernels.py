@@ -1,4 +1,4 @@
-"""Compile the kernels of nmtkit/nn/kernels for GPUs that need not be here.
+"""Compile the kernels of nmtkit/nn/kernels for GPUs that this machine does not have.
 
     python tests/benchmarks/compiled_kernels.py 8.0 8.6 9.0 10.0 12.0        compute capabilities
 
@@ -39,7 +39,7 @@ OPTIONS = {"C", "D", "H", "ROWS", "CAUSAL", "DROPS", "RELU", "MASKED"}
 
 
 class Absent:
-    """Stands in for the driver of a GPU, which compiling asks for its capability alone."""
+    """Stands in for the driver of a GPU: the compiler only asks for its compute capability."""
 
     def __init__(self, capability: int) -> None:
         self._target = GPUTarget("cuda", capability, 32)
@@ -61,12 +61,30 @@ def numbers(*shape: int, dtype: torch.dtype) -> Tensor:
 
 def start_all() -> None:
     """Start every kernel, with all options that change its memory."""
+    start_attention()
+    start_layers()
+    start_recurrent()
+    for dtype in (NARROW, torch.float32):
+        logits, targets = torch.zeros(8, 9000, dtype=dtype), torch.ones(8, dtype=torch.int64)
+        loss.loss_and_gradient(logits, targets, 0.1, torch.ones(()))
+
+
+def start_attention() -> None:
+    """Start attention within sentences, and that of a step of a search."""
     lengths = np.array([100, 30, 126, 256])
     where = segments(lengths, lengths).queries
     for width, causal, p in itertools.product((32, 64, 128), (False, True), (0, 0.1)):
         q, k, v = attention.parts(numbers(1, COUNT, 3, 2, width, dtype=NARROW))
         context = attention.within_sentences(q[0], k[0], v[0], where, where, causal, p)
         context.sum().backward()
+    for dtype, width in itertools.product((NARROW, torch.float32), (32, 64, 128)):
+        q, k = torch.zeros(2, 4, 5, width, dtype=dtype), torch.zeros(2, 4, 70, width, dtype=dtype)
+        for mask in (None, torch.zeros(2, 5, 70)):
+            few_queries.attend(q, k, k, mask)
+
+
+def start_layers() -> None:
+    """Start layer norm of a residual sum, and the maps of a feed-forward layer."""
     for width, p, wide in itertools.product((64, 512, 1024), (0, 0.1), (False, True)):
         x, y = (numbers(COUNT, width, dtype=dtype) for dtype in (torch.float32, NARROW))
         layer = torch.nn.LayerNorm(width)
@@ -77,6 +95,10 @@ def start_all() -> None:
     bias = numbers(2048, dtype=torch.float32)
     affine.relu_of_affine(x, weight, bias, bias.detach().to(NARROW)).sum().backward()
     affine.biased(x @ weight.t(), bias).sum().backward()
+
+
+def start_recurrent() -> None:
+    """Start the cells, and the scores of additive attention."""
     for width in (256, 1024):
         h, p = numbers(2, 8, width, dtype=torch.float32), numbers(2, 8, 2 * width, dtype=NARROW)
         x = numbers(2, 8, 3 * width, dtype=torch.float32)
@@ -88,15 +110,6 @@ def start_all() -> None:
         for dtype in (NARROW, torch.float32):
             q, v = numbers(8, width, dtype=dtype), numbers(width, dtype=torch.float32)
             additive.scores(q, numbers(8, 30, width, dtype=dtype), v, 0.5).sum().backward()
-    for dtype in (NARROW, torch.float32):
-        targets = torch.ones(8, dtype=torch.int64)
-        loss.loss_and_gradient(torch.zeros(8, 9000, dtype=dtype), targets, 0.1, torch.ones(()))
-        for width, mask in itertools.product((32, 64, 128), (None, torch.zeros(2, 5, 70))):
-            q, k = (
-                torch.zeros(2, 4, 5, width, dtype=dtype),
-                torch.zeros(2, 4, 70, width, dtype=dtype),
-            )
-            few_queries.attend(q, k, k, mask)
 
 
 def resources(program: bytes) -> tuple[int, int]:

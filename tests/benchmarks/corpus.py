@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import arguments
@@ -44,20 +43,9 @@ def main() -> None:
     args = parser.parse_args()
     args.folder.mkdir(parents=True, exist_ok=True)
     run = args.folder / "run"
-    source = ["--from-dir", args.from_dir] if args.from_dir else []
-    command = [
-        sys.executable,
-        "-m",
-        "nmtkit",
-        "prep",
-        "multi30k-ende",
-        "--run",
-        str(run),
-        *source,
-        "--set",
-        "prep.merges=8000",
-    ]
-    subprocess.run(command, check=True)
+    options = ["--run", run, "--set", "prep.merges=8000"]
+    options += ["--from-dir", args.from_dir] if args.from_dir else []
+    subprocess.run(arguments.nmtkit("prep", "multi30k-ende", *options), check=True)
     export(run, args.folder)
 
 

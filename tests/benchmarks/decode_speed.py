@@ -11,12 +11,14 @@ python tests/benchmarks/decode_speed.py --corpus FOLDER --system NAME --hf-pytho
 from __future__ import annotations
 
 import argparse
+import statistics
 import tempfile
 from pathlib import Path
 from typing import Any
 
 import export_model
 import peers
+from arguments import write_json
 
 from nmtkit.run import Run
 from nmtkit.settings import parse_set
@@ -56,7 +58,7 @@ def options() -> argparse.ArgumentParser:
 
 
 def systems(args: argparse.Namespace, weights: Path) -> peers.Wanted:
-    """Every engine in the ways that could be its fastest on so many cores."""
+    """Every engine, with each division of the cores that could be its fastest."""
     run = args.run or args.corpus / "run"
     model = export_model.export(Run(run), args.system, weights)
     search = parse_set([f"search.{item}" for item in args.set]).get("search", {})
@@ -143,7 +145,7 @@ def measure(entered: list[peers.System], args: argparse.Namespace) -> list[dict[
             row = {
                 "system": system.name,
                 "beam": beam,
-                "sentences_per_second": peers.median(rates),
+                "sentences_per_second": statistics.median(rates),
                 "rounds": rates,
                 "bleu": bleu(hypotheses, args),
                 "tokens_per_sentence": sum(map(len, hypotheses)) / len(hypotheses),
@@ -169,7 +171,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="nmtkit-benchmark-") as folder:
         wanted = systems(args, Path(folder, "weights.safetensors"))
         with peers.started(wanted, args) as entered:
-            peers.write(measure(entered, args), args)
+            write_json(args.json, measure(entered, args))
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import functools
 import subprocess
 import sys
 import time
@@ -103,7 +104,7 @@ def update(model: Model, length: int, rows: int, bfloat16: bool) -> Tensor:
 
 
 def translate(model: Model, length: int, rows: int, beam: int) -> None:
-    """The steps of a search over packed weights, without the search."""
+    """The decoder steps of a search with packed weights, without the search itself."""
     with inference([model]):
         batch = recording.made_up((length, length), torch.device("cpu"), rows)
         memory, state = model.encode(batch), {}
@@ -113,14 +114,15 @@ def translate(model: Model, length: int, rows: int, beam: int) -> None:
             model.logits(hidden[:, -1])
 
 
-def best(works: dict[str, Callable[[], None]], rounds: int) -> dict[str, float]:
-    """Processor seconds of each in its best round, taking turns."""
+def show_best(label: str, works: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
+    """Let works take turns; print and return the processor seconds of each in its best round."""
     found = dict.fromkeys(works, float("inf"))
     for _ in range(rounds):
         for name, work in works.items():
             start = time.process_time()
             work()
             found[name] = min(found[name], time.process_time() - start)
+    print(f"{label}  " + "  ".join(f"{name} {seconds:.3f} s" for name, seconds in found.items()))
     return found
 
 
@@ -133,7 +135,7 @@ def most_memory() -> float:
 
 
 def peak(name: str, a: argparse.Namespace) -> float:
-    """MiB that an update adds at most to what the process had, in a process of its own."""
+    """The peak of the MiB that an update adds, in a process of its own."""
     sizes = [f"--{option}={getattr(a, option)}" for option in ("alignment", "length", "rows")]
     command = [sys.executable, __file__, *sizes, f"--peak={name}", *["--bfloat16"] * a.bfloat16]
     return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
@@ -172,12 +174,12 @@ def main() -> None:
         example = recording.made_up((a.length, a.length), torch.device("cpu"), a.rows)
         compile_training(model, example)
         update(model, a.length, a.rows, a.bfloat16)
-    times = best(
-        {name: lambda m=m: update(m, a.length, a.rows, a.bfloat16) for name, m in updated.items()},
-        a.rounds,
-    )
+    works = {
+        name: functools.partial(update, model, a.length, a.rows, a.bfloat16)
+        for name, model in updated.items()
+    }
+    times = show_best("update", works, a.rounds)
     ratio = counts["caru"].train / counts["rnnsearch"].train
-    print("update  " + "  ".join(f"{name} {seconds:.3f} s" for name, seconds in times.items()))
     print(
         f"  caru/rnnsearch {times['caru'] / times['rnnsearch']:.2f}, MACs {ratio:.2f};"
         f" caru-plain/caru {times['caru-plain'] / times['caru']:.2f}"
@@ -187,12 +189,12 @@ def main() -> None:
     searching = {name: models[name].eval() for name in names[:2]}
     for model in searching.values():
         pack(model)
-    times = best(
-        {name: lambda m=m: translate(m, a.length, 16, a.beam) for name, m in searching.items()},
-        a.rounds,
-    )
+    works = {
+        name: functools.partial(translate, model, a.length, 16, a.beam)
+        for name, model in searching.items()
+    }
+    times = show_best("search", works, a.rounds)
     whole = {name: c.encode * a.length + c.step * a.length * a.beam for name, c in counts.items()}
-    print("search  " + "  ".join(f"{name} {seconds:.3f} s" for name, seconds in times.items()))
     print(
         f"  caru/rnnsearch {times['caru'] / times['rnnsearch']:.2f}, MACs"
         f" {whole['caru'] / whole['rnnsearch']:.2f}"

@@ -8,6 +8,7 @@ The sizes are those of `base` with 25,000 target tokens an update: 8 heads of 64
 
 from __future__ import annotations
 
+import functools
 import importlib
 import statistics
 import sys
@@ -37,6 +38,9 @@ SENTENCES, WIDTH, HEADS, VOCABULARY, ROWS = (
 )
 BEAMS, BUFFER = (512, 256) if ON_GPU else (2, 64)
 NARROW = torch.bfloat16 if ON_GPU else torch.float32  # the interpreter has no products of bfloat16
+
+Case = tuple[str, Callable[[], object]]
+"""A name, and the work that is timed."""
 
 
 def microseconds(work: Callable[[], object]) -> float:
@@ -74,11 +78,25 @@ def row() -> Packing:
     return Packing(*(tensor.to(DEVICE) for tensor in packing))
 
 
-def cases(kernels: ModuleType) -> Iterator[tuple[str, Callable[[], object]]]:
+def cases(kernels: ModuleType) -> Iterator[Case]:
     """Yield what is measured, with its name."""
     where = row()
-    count, width = len(where.cells), WIDTH // HEADS
-    q, k, v = (numbers(count, HEADS, width) for _ in range(3))
+    yield from attention_cases(kernels, where)
+    yield from norm_cases(kernels, len(where.cells))
+    yield from affine_cases(kernels, len(where.cells))
+    yield from cell_cases(kernels)
+    yield from source_attention_cases(kernels)
+    logits = numbers(ROWS, VOCABULARY).detach()
+    targets = torch.randint(1, VOCABULARY, (ROWS,), device=DEVICE)
+    scale = torch.tensor(1e-3, device=DEVICE)
+    yield "loss: kernels", lambda: kernels.loss.loss_and_gradient(logits, targets, 0.1, scale)
+    yield "loss: torch", lambda: chunk_loss(logits, targets[:, None], 0.1, scale)
+    yield from step_cases()
+
+
+def attention_cases(kernels: ModuleType, where: Packing) -> Iterator[Case]:
+    """Yield causal self-attention within sentences, forward and backward."""
+    q, k, v = (numbers(len(where.cells), HEADS, WIDTH // HEADS) for _ in range(3))
     seed = torch.randn_like(q)
 
     def padded() -> Tensor:
@@ -95,6 +113,10 @@ def cases(kernels: ModuleType) -> Iterator[tuple[str, Callable[[], object]]]:
             ),
         )
     yield "attention: torch, padded", lambda: torch.autograd.grad(padded(), (q, k, v), seed)
+
+
+def norm_cases(kernels: ModuleType, count: int) -> Iterator[Case]:
+    """Yield layer norm of a residual sum with dropout, forward and backward."""
     layer = nn.LayerNorm(WIDTH, device=DEVICE)
     x, y = numbers(count, WIDTH, dtype=torch.float32), numbers(count, WIDTH)
     wide, narrow = torch.randn_like(x), torch.randn_like(y)
@@ -110,7 +132,11 @@ def cases(kernels: ModuleType) -> Iterator[tuple[str, Callable[[], object]]]:
         return torch.autograd.grad((result, result.to(NARROW)), inputs, (wide, narrow))
 
     yield "residual norm: torch", plain
-    inner = nn.Linear(WIDTH, 4 * WIDTH, device=DEVICE, dtype=NARROW)
+
+
+def affine_cases(kernels: ModuleType, count: int) -> Iterator[Case]:
+    """Yield the first map of a feed-forward layer, with and without ReLU, forward and backward."""
+    y, inner = numbers(count, WIDTH), nn.Linear(WIDTH, 4 * WIDTH, device=DEVICE, dtype=NARROW)
     seed = torch.randn(count, 4 * WIDTH, device=DEVICE).to(NARROW)
     for relu in (False, True):
         name = f"affine map{', ReLU' if relu else ''}"
@@ -129,20 +155,21 @@ def cases(kernels: ModuleType) -> Iterator[tuple[str, Callable[[], object]]]:
 
         yield f"{name}: kernels", finished
         yield f"{name}: torch", affine
-    yield from cell_cases(kernels)
-    yield from source_attention_cases(kernels)
-    logits = numbers(ROWS, VOCABULARY).detach()
-    targets = torch.randint(1, VOCABULARY, (ROWS,), device=DEVICE)
-    scale = torch.tensor(1e-3, device=DEVICE)
-    yield (
-        "loss: kernels",
-        lambda: kernels.loss.loss_and_gradient(logits, targets, 0.1, scale),
-    )
-    yield "loss: torch", lambda: chunk_loss(logits, targets[:, None], 0.1, scale)
-    yield from step_cases()
 
 
-def cell_cases(kernels: ModuleType) -> Iterator[tuple[str, Callable[[], object]]]:
+def compared(name: str, kernels: ModuleType, work: Callable[[], object]) -> Iterator[Case]:
+    """Yield work that uses the kernels if nmtkit has loaded them: with them, and without."""
+
+    def done(loaded: ModuleType | None) -> None:
+        gpu._kernels = loaded
+        work()
+        gpu._kernels = None
+
+    yield f"{name}: kernels", functools.partial(done, kernels)
+    yield f"{name}: torch", functools.partial(done, None)
+
+
+def cell_cases(kernels: ModuleType) -> Iterator[Case]:
     """Yield a training of recurrent cells on sentences of 32 words, forward and backward."""
     sentences, steps = (128, 32) if ON_GPU else (2, 3)
     lengths = torch.full((sentences,), steps, device=DEVICE)
@@ -150,18 +177,15 @@ def cell_cases(kernels: ModuleType) -> Iterator[tuple[str, Callable[[], object]]
     for name, cell in (("GRU", GRU), ("CARU", CARUCell)):
         layer = Recurrent(cell, WIDTH, WIDTH, bidirectional=False).to(DEVICE)
 
-        def trained(use: bool, layer: Recurrent = layer) -> object:
-            gpu._kernels = kernels if use else None
+        def trained(layer: Recurrent = layer) -> None:
             with torch.autocast(DEVICE, NARROW, enabled=ON_GPU):
                 states, _ = layer(words, lengths)
-            gpu._kernels = None
-            return torch.autograd.grad(states.sum(), (words, *layer.parameters()))
+            torch.autograd.grad(states.sum(), (words, *layer.parameters()))
 
-        yield f"{name} of {steps} steps: kernels", lambda trained=trained: trained(True)
-        yield f"{name} of {steps} steps: torch", lambda trained=trained: trained(False)
+        yield from compared(f"{name} of {steps} steps", kernels, trained)
 
 
-def source_attention_cases(kernels: ModuleType) -> Iterator[tuple[str, Callable[[], object]]]:
+def source_attention_cases(kernels: ModuleType) -> Iterator[Case]:
     """Yield a training of attention to 32 words by 32 states, forward and backward."""
     sentences, steps = (128, 32) if ON_GPU else (2, 3)
     h, s = (numbers(sentences, steps, WIDTH, dtype=torch.float32) for _ in range(2))
@@ -171,8 +195,7 @@ def source_attention_cases(kernels: ModuleType) -> Iterator[tuple[str, Callable[
     for name, attention in {"additive": plain, **gated}.items():
         layer = attention.to(DEVICE)
 
-        def trained(use: bool, layer: nn.Module = layer) -> object:
-            gpu._kernels = kernels if use else None
+        def trained(layer: nn.Module = layer) -> None:
             with torch.autocast(DEVICE, NARROW, enabled=ON_GPU):
                 once = layer.prepare(h)
             if isinstance(layer, GatedAttention):
@@ -183,15 +206,12 @@ def source_attention_cases(kernels: ModuleType) -> Iterator[tuple[str, Callable[
                 results = [weigh(state) @ h for state in s.unbind(1)]
             total = torch.stack(results).square().sum()
             # Backward computes a step again, with the same kernels.
-            grads = torch.autograd.grad(total, (h, s, *layer.parameters()), allow_unused=True)
-            gpu._kernels = None
-            return grads
+            torch.autograd.grad(total, (h, s, *layer.parameters()), allow_unused=True)
 
-        yield f"{name} attention: kernels", lambda trained=trained: trained(True)
-        yield f"{name} attention: torch", lambda trained=trained: trained(False)
+        yield from compared(f"{name} attention", kernels, trained)
 
 
-def step_cases() -> Iterator[tuple[str, Callable[[], object]]]:
+def step_cases() -> Iterator[Case]:
     """Yield the attention of a step of a search, beam 5, half of whose buffers are used."""
     few_queries = importlib.import_module("nmtkit.nn.kernels.few_queries")
     width = WIDTH // HEADS

@@ -50,16 +50,8 @@ ANALYSES = {
 }
 """Analysis -> its options."""
 COMPARED = (
-    "*.safetensors",
-    "hyp*.txt",
-    "nbest.jsonl",
-    "scores.json",
-    "sentences.tsv",
-    "*.md",
-    "*.tex",
-    "*.csv",
-    "*.svg",
-    "finding.json",
+    *("*.safetensors", "hyp*.txt", "nbest.jsonl", "scores.json", "sentences.tsv", "finding.json"),
+    *("*.md", "*.tex", "*.csv", "*.svg"),
 )
 PREPARED = ("*.bin", "*.idx", "vocab*", "codes*", "truecase.*", "*.src", "*.ref*", "*.json")
 LEFT_OUT = {".features", "export", "convergence", "cost"}

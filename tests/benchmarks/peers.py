@@ -1,5 +1,5 @@
-"""Starts systems in their own environments, and asks them for timed rounds; the options of both
-benchmarks against other toolkits.
+"""Run systems in their own environments and time them in rounds, for the benchmarks against other
+toolkits.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ import contextlib
 import json
 import os
 import platform
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -60,7 +59,9 @@ def common_options(description: str | None, rounds: int) -> argparse.ArgumentPar
 
 
 def parsed(parser: argparse.ArgumentParser) -> argparse.Namespace:
-    """The options, with `clock`: the answer's entry that counts; prints the circumstances."""
+    """Parse the options, and print the circumstances. `clock` is the entry of an answer that
+    counts.
+    """
     args = parser.parse_args()
     args.clock = "cpu" if args.cpu_time else "seconds"
     if args.cpu_time:
@@ -80,7 +81,7 @@ Wanted = list[tuple[str, str, str, dict[str, Any]]]
 
 @contextlib.contextmanager
 def started(wanted: Wanted, args: argparse.Namespace) -> Iterator[list[System]]:
-    """The systems that are to be measured, running; in the end they are closed."""
+    """Start the wanted systems; close them at the end."""
     systems = [
         System(name, python, driver, setting, args.threads)
         for name, python, driver, setting in wanted
@@ -91,12 +92,6 @@ def started(wanted: Wanted, args: argparse.Namespace) -> Iterator[list[System]]:
     finally:
         for system in systems:
             system.close()
-
-
-def write(rows: list[dict[str, Any]], args: argparse.Namespace) -> None:
-    """Write the figures to --json, if it is given."""
-    if args.json:
-        args.json.write_text(json.dumps(rows, indent=1) + "\n", "utf-8")
 
 
 def vocabulary_size(corpus: Path) -> int:
@@ -214,7 +209,7 @@ def wait_for_quiet(limit: float = 60.0) -> None:
 
 
 def quiet_round(system: System, request: str, tries: int, patience: float) -> dict[str, Any]:
-    """A round without disturbance if there is one in so many tries, else the least disturbed one.
+    """The first undisturbed round of at most `tries` rounds, else the least disturbed one.
 
     Two threads that share two cores with anything else wait for each other most of the time, so
     such a round says nothing.
@@ -236,8 +231,8 @@ def quiet_round(system: System, request: str, tries: int, patience: float) -> di
 
 
 def alternate(systems: list[System], args: argparse.Namespace) -> None:
-    """Warm every system up, then let the systems take turns; the order is reversed each time, so
-    that drift hits all alike.
+    """Warm up every system, then let the systems take turns. The order is reversed each time, so
+    that drift affects all systems alike.
 
     Args:
         systems: those that die are reported and left out.
@@ -274,8 +269,3 @@ def step_rates(system: System, clock: str) -> list[float]:
 def round_rates(system: System, clock: str) -> list[float]:
     """Tokens a second of every round."""
     return [sum(answer["tokens"]) / sum(answer[clock]) for answer in system.rounds]
-
-
-def median(values: list[float]) -> float:
-    """The middle value."""
-    return statistics.median(values)

@@ -16,7 +16,7 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
-from arguments import parser
+from arguments import nmtkit, parser, write_json
 from bpe_learning import made_up_words
 
 AT_ONCE = 20_000
@@ -50,10 +50,11 @@ def write_text(paths: list[Path], words: np.ndarray, lines: int, length: int, se
 
 def prepared(folder: Path, paths: list[Path], args: argparse.Namespace) -> dict[str, float]:
     """Prepare a text, and return the peak of the largest process in MiB."""
-    files = ["--train", *map(str, paths), "--dev", *map(str, folder.glob("dev.*"))]
-    options = ["--preset", "small", "--jobs", str(args.jobs), "--run", str(folder / paths[0].stem)]
+    run = folder / paths[0].stem
+    texts = ["--train", *paths, "--dev", *folder.glob("dev.*")]
+    options = ["--preset", "small", "--jobs", args.jobs, "--run", run]
     options += [word for setting in args.set for word in ("--set", setting)]
-    command = [sys.executable, "-m", "nmtkit", "prep", *sorted(files, key=files.index), *options]
+    command = nmtkit("prep", *texts, *options)
     # the peak of children is that of the largest, so each prep has a parent of its own
     watch = (
         "import resource, subprocess, sys; subprocess.run(sys.argv[1:], check=True);"
@@ -64,9 +65,7 @@ def prepared(folder: Path, paths: list[Path], args: argparse.Namespace) -> dict[
         [sys.executable, "-c", watch, *command], check=True, stdout=subprocess.PIPE, text=True
     )
     peak, seconds = map(float, done.stdout.split()[-2:])
-    corpus = json.loads((folder / paths[0].stem / "prep/manifest.json").read_text("utf-8"))[
-        "corpus"
-    ]
+    corpus = json.loads((run / "prep/manifest.json").read_text("utf-8"))["corpus"]
     learnt = corpus["src_types"] + corpus["tgt_types"]
     types = learnt + corpus.get("types_left_out", 0)
     return {"peak": peak / 1024, "seconds": seconds, "types": types, "learnt": learnt}
@@ -94,8 +93,7 @@ def main() -> None:
             )
             for path in paths:
                 os.remove(path)
-    if args.json:
-        args.json.write_text(json.dumps(results, indent=1) + "\n", "utf-8")
+    write_json(args.json, results)
 
 
 if __name__ == "__main__":

@@ -7,19 +7,18 @@ python tests/benchmarks/prep_speed.py --pair SRC TGT [--pair SRC TGT …]      (
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import re
+import statistics
 import subprocess
-import sys
 import tempfile
 import time
 from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
-from arguments import parser
-from peers import median, wait_for_quiet
+from arguments import nmtkit, parser, write_json
+from peers import wait_for_quiet
 
 from nmtkit import files
 
@@ -46,8 +45,8 @@ def options() -> argparse.Namespace:
 def build(
     pairs: list[list[Path]], lines: int, folder: Path, languages: list[str]
 ) -> tuple[list[Path], int]:
-    """A corpus of so many lines of real text: the given pairs one after another, and again from
-    the start when they end.
+    """Write a corpus of `lines` lines of real text: the pairs of files one after another, and again
+    from the start. Return its files and its number of words.
     """
     texts: list[tuple[str, str]] = []
     for src, tgt in pairs:
@@ -85,26 +84,15 @@ def tree_bytes(pid: int) -> tuple[int, int]:
 
 
 def prep(paths: list[Path], jobs: int, folder: Path, watch: bool = False) -> dict[str, Any]:
-    """One run of `nmtkit prep`; watching its memory takes time from one of the cores, so that is
-    left to runs that are not timed.
+    """Run `nmtkit prep`. Watching its memory takes time from one of the cores, so timed runs are
+    not watched.
     """
     run = folder / f"run-{time.monotonic_ns()}"
     dev = [folder / f"dev.{path.suffix[1:]}" for path in paths]
     for path, short in zip(paths, dev, strict=True):
         files.write_lines(short, list(islice(files.text_lines(path), 100)))
-    names = ["--train", *map(str, paths), "--dev", *map(str, dev)]
-    command = [
-        sys.executable,
-        "-m",
-        "nmtkit",
-        "prep",
-        "benchmark",
-        *names,
-        "--jobs",
-        str(jobs),
-        "--run",
-        str(run),
-    ]
+    names = ["--train", *paths, "--dev", *dev]
+    command = nmtkit("prep", "benchmark", *names, "--jobs", jobs, "--run", run)
     with (folder / "log.txt").open("w+", encoding="utf-8") as log:
         start, used = time.perf_counter(), os.times()
         process = subprocess.Popen(command, stderr=log, stdout=subprocess.DEVNULL)
@@ -150,33 +138,34 @@ def show(lines: int, result: dict[str, Any]) -> None:
 
 def main() -> None:
     args = options()
-    everything = []
+    everything: list[dict[str, Any]] = []
+
+    def measure(lines: int, paths: list[Path], jobs: int, watch: bool = False) -> None:
+        everything.append({"lines": lines, **prep(paths, jobs, folder, watch)})
+        show(lines, everything[-1])
+
     with tempfile.TemporaryDirectory(prefix="nmtkit-benchmark-") as name:
         folder = Path(name)
         paths, words = build(args.pair, args.lines, folder, args.languages)
         for _ in range(args.rounds):
             for jobs in args.jobs:
                 wait_for_quiet()
-                everything.append({"lines": args.lines, **prep(paths, jobs, folder)})
-                show(args.lines, everything[-1])
+                measure(args.lines, paths, jobs)
         first, last = args.jobs[0], args.jobs[-1]
         seconds = {
             jobs: [r["seconds"] for r in everything if r["jobs"] == jobs] for jobs in (first, last)
         }
-        gain = median(
-            [one / several for one, several in zip(seconds[first], seconds[last], strict=True)]
+        gain = statistics.median(
+            one / several for one, several in zip(seconds[first], seconds[last], strict=True)
         )
         print(f"\n{last} workers are {gain:.2f} times as fast as {first} (median of the rounds)")
         for times in args.times:
             longer, longer_words = build(args.pair, args.lines * times, folder, args.languages)
-            everything.append(
-                {"lines": args.lines * times, **prep(longer, last, folder, watch=True)}
-            )
-            show(args.lines * times, everything[-1])
+            measure(args.lines * times, longer, last, watch=True)
         # At most all processor time divided by words; at least what further words cost, when
         # start-up is past and most words are known.
-        base = median(
-            [r["cpu"] for r in everything if r["jobs"] == last and r["lines"] == args.lines]
+        base = statistics.median(
+            r["cpu"] for r in everything if r["jobs"] == last and r["lines"] == args.lines
         )
         most = least = base / words
         if longer_words > words:
@@ -186,8 +175,7 @@ def main() -> None:
             f" English-German on 16 cores {least * WMT14 / 16:.0f} to {most * WMT14 / 16:.0f} s,"
             " and the learning of its merges"
         )
-    if args.json:
-        args.json.write_text(json.dumps(everything, indent=1) + "\n", "utf-8")
+    write_json(args.json, everything)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
-"""Training speed with `train.subword_dropout` beside that without it: processor time of whole epochs,
-the draw of their subwords included.
+"""Training speed with and without `train.subword_dropout`: processor time of whole epochs,
+including the draw of their subwords.
 
 Two processes of one thread each take turns, epoch by epoch. Both are nmtkit's own stage `train`;
 only its updates are made on request. Printed: target tokens in a processor second (median), the
@@ -18,11 +18,11 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import arguments
 import numpy as np
 import torch
+from turns import take_turns
 
 from nmtkit import environment
 from nmtkit.data.resegmented import Resegmented
@@ -69,32 +69,19 @@ def serve(a: argparse.Namespace) -> None:
 def measure(a: argparse.Namespace, run: Path) -> tuple[str, float]:
     """Return a row of the table, and the share of speed that is lost."""
     common = ["--run", str(run), "--preset", a.preset, *(f"--set={value}" for value in a.set)]
-    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    processes = [
-        subprocess.Popen(
-            [sys.executable, __file__, *common, "--serve", str(strength)],
-            stderr=subprocess.DEVNULL,
-            **pipes,
-        )
+    commands = [
+        [sys.executable, __file__, *common, "--serve", str(strength)]
         for strength in (0.0, a.strength)
     ]
-    # Of each turn: without it and with it.
-    turns = np.empty((a.rounds + WARM_UP, 2, 4))
-    for number, turn in enumerate(turns):
-        for side in (0, 1) if number % 2 else (1, 0):
-            processes[side].stdin.write("\n")
-            processes[side].stdin.flush()
-            turn[side] = json.loads(processes[side].stdout.readline())
-    for process in processes:
-        process.stdin.close()
-        process.wait()
-    seconds, drawing, sources, targets = np.moveaxis(turns[WARM_UP:], -1, 0)
+    answers = np.array(take_turns(commands, a.rounds + WARM_UP, stderr=subprocess.DEVNULL))
+    # Each has two rows, without and with it, of one number for each turn.
+    seconds, drawing, sources, targets = np.moveaxis(answers[:, WARM_UP:], -1, 0)
     speeds = targets / seconds
-    lost = 1 - speeds[:, 1] / speeds[:, 0]
+    lost = 1 - speeds[1] / speeds[0]
     low, middle, high = (f"{100 * x:.1f}" for x in (lost.min(), np.median(lost), lost.max()))
-    usual, drawn = (f"{x:,.0f}" for x in np.median(speeds, axis=0))
-    draw = np.median(drawing[:, 1] / seconds[:, 1])
-    longer = [f"{x[:, 1].sum() / x[:, 0].sum() - 1:.0%}" for x in (sources, targets)]
+    usual, drawn = (f"{x:,.0f}" for x in np.median(speeds, axis=1))
+    draw = np.median(drawing[1] / seconds[1])
+    longer = [f"{x[1].sum() / x[0].sum() - 1:.0%}" for x in (sources, targets)]
     row = f"| {run.name} | {usual} | {drawn} | **{middle}** ({low} to {high}) | {draw:.1%}"
     row += f" | {', '.join(longer)} |"
     return row, float(np.median(lost))

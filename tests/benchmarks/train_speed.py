@@ -8,9 +8,11 @@ python tests/benchmarks/train_speed.py --corpus FOLDER --joey-python ENV/bin/pyt
 from __future__ import annotations
 
 import argparse
+import statistics
 from typing import Any
 
 import peers
+from arguments import write_json
 
 TRANSFORMER = {
     "width": 256,
@@ -91,7 +93,7 @@ def report(entered: list[peers.System], clock: str) -> list[dict[str, Any]]:
     measured = [s for s in entered if s.rounds]
     peer = next((s.name for s in measured if s.name in {"eole", "JoeyNMT"}), "peer")
     base = next(
-        (peers.median(peers.round_rates(s, clock)) for s in measured if s.name == peer), None
+        (statistics.median(peers.round_rates(s, clock)) for s in measured if s.name == peer), None
     )
     rows = []
     print(
@@ -108,10 +110,10 @@ def report(entered: list[peers.System], clock: str) -> list[dict[str, Any]]:
         steps = sum(len(r["tokens"]) for r in system.rounds)
         row = {
             "system": system.name,
-            "tokens_per_second": peers.median(rates),
+            "tokens_per_second": statistics.median(rates),
             "rounds": rates,
             "best_step": max(peers.step_rates(system, clock)),
-            "ratio": peers.median(rates) / base if base else None,
+            "ratio": statistics.median(rates) / base if base else None,
             "ratio_to": peer,
             "tokens_per_batch": total["tgt_real"] / steps,
             "padding": padding,
@@ -131,7 +133,7 @@ def main() -> None:
     args = peers.parsed(options())
     with peers.started(systems(args), args) as entered:
         peers.alternate(entered, args)
-        peers.write(report(entered, args.clock), args)
+        write_json(args.json, report(entered, args.clock))
 
 
 if __name__ == "__main__":

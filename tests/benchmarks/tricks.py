@@ -1,9 +1,9 @@
-"""Every way in which a CPU computes other than plainly (nmtkit/nn/cpu.py, and `HEAD` of
-nmtkit/translate/sampling.py): processor time with it and without it.
+"""Processor time with and without each trick for a CPU (nmtkit/nn/cpu.py, and `HEAD` of
+nmtkit/translate/sampling.py).
 
-With and without it are two processes of one thread each that take turns, batch by batch. Printed:
-the median time of a turn with it, and how much of the time without it is saved (median and middle
-half of the pairs of turns).
+Two processes of one thread each, one with the trick and one without, take turns, batch by batch.
+Printed: the median time of a turn with the trick, and the share of the time that it saves (median
+and middle half of the pairs of turns).
 
 python tests/benchmarks/tricks.py [--run RUN] [--rounds 15] [--only pack] [--matmul medium]
     [--preset demo]
@@ -24,6 +24,7 @@ from typing import Any
 import arguments
 import numpy as np
 import torch
+from turns import take_turns
 
 from nmtkit import environment, settings
 from nmtkit.analyze.timing import Endless
@@ -41,6 +42,8 @@ from nmtkit.train import loss
 from nmtkit.translate import beam, sampling
 
 UPDATES, STEPS = 8, 15
+WARM_UP = 2
+"""Turns that do not count."""
 CPU = torch.device("cpu")
 
 
@@ -137,7 +140,7 @@ def draws(model: Model, store: Store, narrow: bool) -> Callable[[int], None]:
 
 
 def adam(model: Model, store: Store, narrow: bool) -> Callable[[int], None]:
-    """Updates of the weights of words that have not been seen for long."""
+    """Updates of the weights of words that have not occurred for a long time."""
     parameters = list(model.parameters())
     optimizer = torch.optim.AdamW(parameters, fused=True)
     for parameter in parameters:
@@ -172,26 +175,15 @@ def serve(a: argparse.Namespace) -> None:
 def measure(a: argparse.Namespace, trick: str, *work: str) -> str:
     """A row of the table."""
     common = ["--run", str(a.run), "--matmul", a.matmul, "--preset", a.preset]
-    command = [sys.executable, __file__, *common, "--serve"]
-    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    processes = {
-        s: subprocess.Popen([*command, ",".join((trick, *work, s))], **pipes)
-        for s in ("with", "without")
-    }
-    seconds: dict[str, list[float]] = {state: [] for state in processes}
-    for number in range(a.rounds + 2):
-        for state in list(processes)[:: 1 if number % 2 else -1]:
-            processes[state].stdin.write("\n")
-            processes[state].stdin.flush()
-            seconds[state].append(float(processes[state].stdout.readline()))
-    for process in processes.values():
-        process.stdin.close()
-        process.wait()
-    used, spared = (
-        np.array(seconds[state][2:]) for state in ("with", "without")
-    )  # two turns of warm-up
-    low, saved, high = (f"{100 * x:.0f}" for x in np.quantile(1 - used / spared, [0.25, 0.5, 0.75]))
-    return f"| `{trick}` | {' | '.join(work)} | {np.median(used):.3f} | **{saved}** ({low} to {high}) |"
+    commands = [
+        [sys.executable, __file__, *common, "--serve", ",".join((trick, *work, state))]
+        for state in ("with", "without")
+    ]
+    used, without = np.array(take_turns(commands, a.rounds + WARM_UP))[:, WARM_UP:]
+    saved = np.quantile(1 - used / without, [0.25, 0.5, 0.75])
+    low, middle, high = (f"{100 * x:.0f}" for x in saved)
+    cells = f"`{trick}`", *work, f"{np.median(used):.3f}", f"**{middle}** ({low} to {high})"
+    return f"| {' | '.join(cells)} |"
 
 
 def main() -> None:
@@ -211,21 +203,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         if a.run is None:
             a.run = Path(folder) / "run"
-            command = [
-                "-m",
-                "nmtkit",
-                "prep",
-                "demo",
-                "--size",
-                "4000",
-                "--run",
-                str(a.run),
-                "--quiet",
-            ]
-            subprocess.run([sys.executable, *command], check=True)
-        print(
-            "| trick | work | variant | precision | seconds with it | saved % |\n|---|---|---|---|---|---|"
-        )
+            options = ["--size", 4000, "--run", a.run, "--quiet"]
+            subprocess.run(arguments.nmtkit("prep", "demo", *options), check=True)
+        print("| trick | work | variant | precision | seconds with it | saved % |")
+        print("|---|---|---|---|---|---|")
         for trick, *work in MEASURED:
             if a.only in {None, trick}:
                 print(measure(a, trick, *work), flush=True)

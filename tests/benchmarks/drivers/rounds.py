@@ -1,5 +1,4 @@
-"""The side of the benchmarks that runs inside each system's own environment: timed rounds on
-request, one JSON line a round.
+"""Timed rounds on request, one JSON line a round, inside the environment of each system.
 
 The harness writes "go N"; the next N steps (or sentences) are timed and reported; in between the
 process waits, so that systems take turns. Nothing but the standard library: this file is imported
@@ -12,6 +11,9 @@ import sys
 import time
 from pathlib import Path
 
+SIDES = ("src_real", "src_all", "tgt_real", "tgt_all")
+"""Numbers of tokens, without and with padding."""
+
 
 def peak_bytes():
     """The largest resident size of this process and of the children it waits for."""
@@ -22,7 +24,7 @@ def peak_bytes():
 
 
 def settings():
-    """What the harness has written for this process."""
+    """The settings that the harness has written for this process."""
     return json.loads(Path(sys.argv[1]).read_text("utf-8"))
 
 
@@ -68,15 +70,7 @@ class Rounds:
         if self._answer:
             self.say(**self._answer, peak=peak_bytes())
         self._left = int(self.wait()[1])
-        self._answer = {
-            "tokens": [],
-            "seconds": [],
-            "cpu": [],
-            "src_real": 0,
-            "src_all": 0,
-            "tgt_real": 0,
-            "tgt_all": 0,
-        }
+        self._answer = {"tokens": [], "seconds": [], "cpu": [], **dict.fromkeys(SIDES, 0)}
         self._mark, self._cpu_mark = time.perf_counter(), time.process_time()
 
     def after_step(self, src_real, src_all, tgt_real, tgt_all):
@@ -88,11 +82,7 @@ class Rounds:
         answer["tokens"].append(int(tgt_real))
         answer["seconds"].append(now - self._mark)
         answer["cpu"].append(cpu - self._cpu_mark)
-        for key, value in zip(
-            ("src_real", "src_all", "tgt_real", "tgt_all"),
-            (src_real, src_all, tgt_real, tgt_all),
-            strict=True,
-        ):
+        for key, value in zip(SIDES, (src_real, src_all, tgt_real, tgt_all), strict=True):
             answer[key] += int(value)
         self._mark, self._cpu_mark = now, cpu
         self._left -= 1

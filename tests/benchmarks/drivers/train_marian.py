@@ -1,4 +1,4 @@
-"""Train Hugging Face's Marian classes by a plain loop over length-bucketed batches. Usage:
+"""Train Hugging Face's Marian classes in a plain loop over length-bucketed batches. Usage:
 train_marian.py SETTING.json
 """
 
