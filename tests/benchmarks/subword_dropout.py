@@ -54,6 +54,7 @@ def serve(a: argparse.Namespace) -> None:
             sources = sum(int(store.shard_lengths(shard)[0].sum()) for shard in shards)
             while state.epoch == epoch:
                 trainer.make_update()
+            trainer.read()  # which counts the tokens
             seconds = time.process_time() - start
             answer = [seconds, drawing[0], sources, state.tokens - tokens]
             print(json.dumps(answer), flush=True)
