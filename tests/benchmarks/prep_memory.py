@@ -51,7 +51,7 @@ def write_text(paths: list[Path], words: np.ndarray, lines: int, length: int, se
 def prepared(folder: Path, paths: list[Path], args: argparse.Namespace) -> dict[str, float]:
     """Prepare a text, and return the peak of the largest process in MiB."""
     run = folder / paths[0].stem
-    texts = ["--train", *paths, "--dev", *folder.glob("dev.*")]
+    texts = ["--train", *paths, "--dev", *sorted(folder.glob("dev.*"))]
     options = ["--preset", "small", "--jobs", args.jobs, "--run", run]
     options += [word for setting in args.set for word in ("--set", setting)]
     command = nmtkit("prep", *texts, *options)
