@@ -2,9 +2,9 @@
 
 python -m recipes.trainings K RUN < QUEUE
 
-The queue has, for each training, the number of arguments of `nmtkit train` and then the arguments,
-each with a zero byte behind it. A training that names another one (--match-parameters, --init-from)
-waits until that one is done. If one fails, the others save and stop, and the recipe ends with its
+For each training the queue has the number of arguments of `nmtkit train`, then the arguments, each
+followed by a zero byte. A training that names another one (--match-parameters, --init-from) waits
+until that one is done. If one fails, the others save and stop, and the recipe ends with its
 exit code; the same command continues. If the recipe itself is killed, all save and stop.
 """
 
@@ -16,7 +16,6 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.live import Live
@@ -31,7 +30,7 @@ from recipes.verdict.worker import last_message
 from recipes.workers import STOPPED, Workers
 
 EVERY = 10.0
-"""Seconds between two drawings of the table on a terminal: each reads all measurements."""
+"""Seconds between two drawings of the table on a terminal; each reads all measurements."""
 LOGS = "recipes/logs"
 """The folder of the run in which each training has its log."""
 
@@ -55,7 +54,7 @@ class Training:
         return self.arguments[self.arguments.index("--system") + 1]
 
     def names(self, other: Training) -> bool:
-        """True if it needs another training."""
+        """True if this training needs another one."""
         return other is not self and other.name in self.arguments
 
 
@@ -92,7 +91,7 @@ class Trainings:
             self._live.start()
         try:
             while True:
-                self._begin_those_that_can()
+                self._start_ready()
                 if not self._workers.running:
                     return self._workers.code
                 self._end(*self._workers.next_ended(self._meanwhile))
@@ -103,7 +102,7 @@ class Trainings:
             else:
                 Console(stderr=True, width=100).print(self.table())
 
-    def _begin_those_that_can(self) -> None:
+    def _start_ready(self) -> None:
         for training in self._trainings:
             if self._workers.code or len(self._workers.running) == self._at_once:
                 return
@@ -111,10 +110,10 @@ class Trainings:
             ready = all(other.state == "done" for other in needed)
             if training.state == "waiting" and ready:
                 with open(self._log(training), "wb") as out:
-                    options: dict[str, Any] = {"stdout": out, "stderr": out}
-                    options["env"] = self._environment
                     command = ["nmtkit", "train", *training.arguments]
-                    training.process = self._workers.start(command, **options)
+                    training.process = self._workers.start(
+                        command, stdout=out, stderr=out, env=self._environment
+                    )
                 self._change(training, "running")
 
     def _meanwhile(self) -> None:
@@ -146,8 +145,9 @@ class Trainings:
         return f"{done} of {len(self._trainings)} done"
 
     def table(self, live: bool = False) -> Table:
-        """Return what each training is doing; a live table has only those that have begun and are
-        not done, as a terminal cuts a long table at its end.
+        """Return a table of the trainings.
+
+        A live table leaves out what waits or is done, as a terminal cuts a long table at its end.
         """
         table = Table(
             Column("system", overflow="fold"),
@@ -178,7 +178,7 @@ def _text(number: float | None) -> str:
 
 
 def main() -> None:
-    """Work the queue on stdin off; a second recipe of the same run is refused."""
+    """Train the queue on stdin; refuse a second recipe of the same run."""
     at_once, run = int(sys.argv[1]), Run(Path(sys.argv[2]))
     trainings = Trainings(read(sys.stdin.buffer.read()), run, at_once)
     try:

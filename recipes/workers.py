@@ -1,4 +1,4 @@
-"""Processes at work side by side: those of recipes with PARALLEL and of the queue in verdict/."""
+"""Processes that run side by side, for recipes with PARALLEL and for the queue in verdict/."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ class Workers:
     def __init__(self) -> None:
         self.running: list[subprocess.Popen[bytes]] = []
         self.code = 0
-        """Why no further process may start: the exit code of one, or STOPPED; 0: they may."""
+        """0; or why no further process may start: the exit code of a process, or STOPPED."""
 
     def listen(self) -> None:
         """Stop all processes after a signal."""
         on_stop(self._stop)
 
     def start(self, command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
-        """Start a process; options of subprocess.Popen."""
+        """Start a process, with options of subprocess.Popen."""
         self.running.append(subprocess.Popen(command, start_new_session=True, **options))
         if self.code:  # the signal came while it was started
             self.running[-1].send_signal(signal.SIGTERM)
@@ -47,7 +47,7 @@ class Workers:
         """Wait for a process to end; return it and its exit code, STOPPED if it was killed.
 
         Args:
-            meanwhile: is called again and again.
+            meanwhile: is called ten times a second.
         """
         while True:
             for worker in self.running:
@@ -58,7 +58,7 @@ class Workers:
             time.sleep(0.1)
 
     def stop(self, code: int) -> None:
-        """Ask all processes to stop, for the reason that an exit code stands for."""
+        """Ask all processes to stop, and start no more; `code` is the exit code of the reason."""
         self.code = self.code or code
         for worker in self.running:
             worker.send_signal(signal.SIGTERM)

@@ -132,7 +132,7 @@ def one(items: list[Item], folders: Folders) -> int:
             taken = lock is None or folders.result(item) or folders.failure(item.path)
             if taken or folders.failure(item.row.dataset):
                 continue
-            if not corpus.prepare(item.row, folders, listen=True):
+            if not corpus.prepare(item.row, folders):
                 continue
             return _do(item, folders, Commands(folders, folders.log(item.path), lock))
     return NOTHING

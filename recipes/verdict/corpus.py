@@ -13,25 +13,20 @@ from recipes.verdict.worker import Commands, Failed, NoRoom, Stopped
 from recipes.workers import on_stop
 
 
-def prepare(row: Row, folders: Folders, listen: bool = False) -> bool:
+def prepare(row: Row, folders: Folders) -> bool:
     """Prepare the corpus of a row, once; return False, and note why, if that is not possible.
 
-    Args:
-        row: of the list.
-        folders: of the queue.
-        listen: stop the preparation after a signal.
-    Raises: Stopped.
+    Raises: Stopped after a signal.
     """
     name = row.dataset
     with held(folders.lock(name), wait=True) as lock:
         if (folders.run(name) / "prep" / "manifest.json").is_file():
             return True
-        if folders.failure(name):  # of another worker just now
+        if folders.failure(name):  # a worker has just tried
             return False
         assert lock is not None
         commands = Commands(folders, folders.log(name), lock)
-        if listen:
-            commands.listen()
+        commands.listen()
         given = {key: os.environ.get(key) for key in ("FROM_DIR", "TEXT")}
         absolute = [f"{key}={Path(path).resolve()}" for key, path in given.items() if path]
         command = ["bash", str(HERE / "prepare.sh"), f"runs/{name}", name, row.preset, *row.prep]
@@ -44,8 +39,7 @@ def prepare(row: Row, folders: Folders, listen: bool = False) -> bool:
             print(f"verdict: {message}", file=sys.stderr)
             return False
         finally:
-            if listen:
-                on_stop(signal.SIG_DFL)
+            on_stop(signal.SIG_DFL)
         if commands.stopping:
             raise Stopped
     return True

@@ -39,27 +39,29 @@ class Folders:
         """Return the run directory of a corpus."""
         return self.state / "runs" / dataset
 
+    def systems(self, item: Item) -> Path:
+        """Return the folder of all systems of an item's corpus."""
+        return self.run(item.row.dataset) / "systems"
+
     def system(self, item: Item, rate: str | None = None) -> Path:
         """Return the folder of a system, or of the short training that tries a learning rate."""
         name = item.name if rate is None else f"{item.name}-rate-{rate}"
-        return self.run(item.row.dataset) / "systems" / name
+        return self.systems(item) / name
 
-    def has_trained(self, item: Item, row: str) -> bool:
-        """True if a row is finished with the seed of an item, and the item can use it here.
+    def has_trained_first(self, item: Item) -> bool:
+        """True if the system that an item comes after is finished, and the item can use it here.
 
         Its weights may be on another machine, but its settings are in the results.
         """
-        name = f"{row}-s{item.seed}"
-        if self._found(f"{item.row.dataset}/{name}") is None:
+        if self._found(f"{item.row.dataset}/{item.after}") is None:
             return False
-        weights = (self.run(item.row.dataset) / "systems" / name / "checkpoints").is_dir()
+        weights = (self.systems(item) / item.after / "checkpoints").is_dir()
         return weights or "--init-from" not in item.row.options
 
     def restore_settings(self, item: Item) -> None:
         """Copy the settings of the system that an item comes after, if it was trained elsewhere."""
-        name = f"{item.row.after}-s{item.seed}"
-        config = self.run(item.row.dataset) / "systems" / name / "config.toml"
-        results = self._found(f"{item.row.dataset}/{name}")
+        config = self.systems(item) / item.after / "config.toml"
+        results = self._found(f"{item.row.dataset}/{item.after}")
         if results is not None and not config.exists():
             copy(results / config.name, config)
 

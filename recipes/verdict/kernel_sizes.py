@@ -1,4 +1,4 @@
-"""The figure of recipes/dual_context: BLEU and E_d of Enc-DC over the window of its convolution.
+"""Draw the figure of recipes/dual_context: BLEU and E_d of Enc-DC by the window of its convolution.
 
 bash recipes/picture.sh draws it. No weights are needed.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 from matplotlib.figure import Figure
 
 from nmtkit.records import StoredFinding, load
@@ -48,13 +49,10 @@ def draw(found: tables.Found, folders: Folders, target: Path) -> None:
         delta = [column.key for column in table.columns].index("delta")
         deltas = {row[0]: row[delta] for row in table.rows}
         estimates = [deltas[sizes[size].name] for size in order]
-        middles = [estimate.value for estimate in estimates]
-        errors = [
-            [estimate.value - estimate.low for estimate in estimates],
-            [estimate.high - estimate.value for estimate in estimates],
-        ]
+        values, lows, highs = np.array([(e.value, e.low, e.high) for e in estimates]).T
         places = [size + 0.14 * number - 0.07 for size in order]
-        bleu.errorbar(places, middles, errors, fmt="os"[number], label=label, capsize=2, ms=5)
+        options = {"fmt": "os"[number], "label": label, "capsize": 2, "ms": 5}
+        bleu.errorbar(places, values, [values - lows, highs - values], **options)
     bleu.axhline(0, color="0.5", linewidth=0.8)
     bleu.set(xlabel="f (positions)", ylabel="Δ BLEU to the Transformer [95%]", xticks=order)
     bleu.margins(y=0.3)  # room for the legend

@@ -70,6 +70,11 @@ class Item:
         return f"runs/{self.row.dataset}"
 
     @property
+    def after(self) -> str:
+        """The name of the system that must be trained first; empty if none."""
+        return f"{self.row.after}-s{self.seed}" if self.row.after else ""
+
+    @property
     def options(self) -> list[str]:
         """The options of the row, with this seed."""
         return [option.replace("{seed}", str(self.seed)) for option in self.row.options]
@@ -105,9 +110,9 @@ def read_list(file: Path) -> list[Item]:
             items += [Item(row, row.seeds[position]) for row in chosen]
     counts = Counter(item.path for item in items)
     for item in items:
-        other = f"{item.row.dataset}/{item.row.after}-s{item.seed}"
-        if item.row.after and other not in counts:
-            raise _bad(f"{item.path} comes after {other}, which is not in the list", file)
+        first = f"{item.row.dataset}/{item.after}"
+        if item.after and first not in counts:
+            raise _bad(f"{item.path} comes after {first}, which is not in the list", file)
         if counts[item.path] > 1:
             hint = "give it another name"
             raise ConfigError(f"{item.path} is listed twice", where=file, hint=hint)
@@ -115,8 +120,8 @@ def read_list(file: Path) -> list[Item]:
 
 
 def _row(line: str, file: Path) -> Row:
-    part, dataset, preset, prep, name, seeds, updates, rates, *words = line.split("\t")
-    awaits, after, analyses, options = words
+    part, dataset, preset, prep, name, seeds, updates, rates, *more = line.split("\t")
+    awaits, after, analyses, options = more
     parts = tuple(tuple(shlex.split(words)) for words in analyses.split("\x1f") if words)
     checks = [
         (

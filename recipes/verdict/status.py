@@ -56,8 +56,8 @@ def _state(item: Item, folders: Folders, unknown: dict[Row, str]) -> State:
         return State(item, "waits", f"for {item.row.awaits}: {unknown[item.row]}")
     if reason := folders.failure(dataset):
         return State(item, "waits", f"for its corpus: {reason}")
-    if item.row.after and not folders.has_trained(item, item.row.after):
-        return State(item, "waits", f"for {item.row.after}-s{item.seed}")
+    if item.after and not folders.has_trained_first(item):
+        return State(item, "waits", f"for {item.after}")
     if item.needs_rate and folders.rates(item.row) is None:
         return State(item, "waits", f"for the learning rate of seed {item.row.seeds[0]}")
     return State(item, "waiting")
@@ -102,6 +102,7 @@ def _notes(rows: list[list[Any]], jobs: int) -> list[str]:
     counts = Counter(row[1] for row in rows)
     words = ("done", "running", "waiting", "waits", "failed")
     counted = [f"{counts[word]} {word}" for word in words]
+    # Cells 1 and 6 of a row are the state and the hours left.
     hours = [row[6] for row in rows if row[1] not in {"done", "failed"}]
     known = [number for number in hours if number is not None]
     total, unknown = sum(known), len(hours) - len(known)

@@ -114,7 +114,7 @@ class Worker:
         Raises: Failed, Stopped, NoRoom.
         """
         item, run = self.item, ["--run", self.item.run]
-        if item.row.after:
+        if item.after:
             self.folders.restore_settings(item)
         rate = self.rate()
         self._continue_trial(rate)
@@ -155,12 +155,12 @@ class Worker:
         row = self.item.row
         if len(row.rates) == 1:
             return row.rates[0]
-        if self.folders.rates(row) is None:
-            trials = [self._trial(rate) for rate in row.rates]
-            leavings.keep_rates(self.item, trials, best_rate(trials), self.folders)
-        path = self.folders.rates(row)
-        assert path is not None
-        return str(read_json(path)["chosen"])
+        if path := self.folders.rates(row):
+            return str(read_json(path)["chosen"])
+        trials = [self._trial(rate) for rate in row.rates]
+        chosen = best_rate(trials)
+        leavings.keep_rates(self.item, trials, chosen, self.folders)
+        return chosen
 
     def _trial(self, rate: str) -> dict[str, Any]:
         """Train for the first updates with a learning rate; return rate, dev scores and cost."""
