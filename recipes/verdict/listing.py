@@ -104,10 +104,8 @@ def read_list(file: Path) -> list[Item]:
     rows = [_row(line, file) for line in done.stdout.splitlines()]
     items = []
     for _, part in itertools.groupby(rows, key=lambda row: row.part):
-        of_part = list(part)
-        for position in range(max(len(row.seeds) for row in of_part)):
-            chosen = (row for row in of_part if position < len(row.seeds))
-            items += [Item(row, row.seeds[position]) for row in chosen]
+        numbered = [(n, Item(row, seed)) for row in part for n, seed in enumerate(row.seeds)]
+        items += [item for _, item in sorted(numbered, key=lambda pair: pair[0])]
     counts = Counter(item.path for item in items)
     for item in items:
         first = f"{item.row.dataset}/{item.after}"
