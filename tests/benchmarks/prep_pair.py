@@ -1,4 +1,4 @@
-"""Processor time of each step of prep for one pair, on real text in one shard and one process.
+"""Measure the processor time of each step of prep for a pair, on real text in one shard and process.
 
 python tests/benchmarks/prep_pair.py SRC TGT [--languages de en] [--rounds 3]
 
