@@ -220,6 +220,11 @@ def test_systems_of_earlier_versions_have_the_order_of_their_settings(three):
 # Translations and the prepared corpus
 
 
+def prepare_again(run, size=60):
+    settings = ["prep.merges=60"]
+    prep("demo", size=size, run_dir=run.path, jobs=1, assignments=settings, force=True)
+
+
 def test_notes_beside_a_translation_stay(three):
     folder = three.system("a").translation("dev")
     names = "notes.md", "hyp.post-edited.txt", "figures/one.svg"
@@ -249,7 +254,7 @@ def test_files_that_were_edited_since_are_kept_aside(three, tmp_path, stderr):
     manifest = read_json(run.prep / "manifest.json")
     manifest["files"]["notes.md"] = 64 * "0"  # as anybody can write it
     (run.prep / "manifest.json").write_text(json.dumps(manifest))
-    prep("demo", size=60, run_dir=run.path, jobs=1, assignments=["prep.merges=60"], force=True)
+    prepare_again(run)
     assert notes(run.prep) == ["notes.md"] and notes(run.path) == ["notes.md", "text/dev.ref"]
 
 
@@ -283,12 +288,12 @@ def test_folders_beside_prep_and_notes_in_it_stay(tmp_path):
     names = "notes.md", "train/notes.md", "text/notes.md", "mine/list.txt", "notes.bin"
     names += "train/mine.idx", "text/mine.src", "docs/notes.txt", "vocab-notes.txt"
     write_notes(run.prep, names)
-    prep("demo", size=60, run_dir=run.path, jobs=1, assignments=["prep.merges=60"], force=True)
+    prepare_again(run)
     assert notes(run.prep) == sorted(names)
     assert content(run.prep).keys() == whole.keys() | set(names)
     for name in copies:
         assert content(run.path / name) == whole
-    prep("demo", size=70, run_dir=run.path, jobs=1, assignments=["prep.merges=60"], force=True)
+    prepare_again(run, size=70)
     assert notes(run.prep) == sorted(names)
     assert not names & read_json(run.prep / "manifest.json")["files"].keys()
 

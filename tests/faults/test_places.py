@@ -27,6 +27,7 @@ from nmtkit.records import (
 from nmtkit.run import Run
 from tests.manifests import read_json, write_best, write_json
 from tests.ready import add_system, prepare
+from tests.refused import refused
 
 TINY = "--preset tiny --set train.max_steps=1 --set train.dev_bleu=false"
 STAGES = {
@@ -207,16 +208,13 @@ def test_every_name_of_a_record_is_checked(downloaded, tmp_path):
                 damaged[last] = ["../x"] if isinstance(damaged[last], list) else "../x"
             other = tmp_path / "damaged.json"
             write_json(other, values)
-            with pytest.raises(DataError, match="cannot be a name"):
-                load(record, other)
+            refused(DataError, "cannot be a name", load, record, other)
 
 
 def test_names_of_the_command_line_are_checked_alike(downloaded):
     for name in ("../x", "a/b", "..", ".x", "", "a\x1b[0m", "/x"):
-        with pytest.raises(ConfigError, match="cannot name a system"):
-            Run(downloaded).system(name)
-        with pytest.raises(ValueError, match="cannot be a name"):
-            check_name(name)
+        refused(ConfigError, "cannot name a system", Run(downloaded).system, name)
+        refused(ValueError, "cannot be a name", check_name, name)
         with pytest.raises(ValueError, match="cannot be a name"):
             check_path({"a/b": "a//b", ".x": "a/./b"}.get(name, name))
     assert check_name("Online-A (2024)") and check_path("train/00000.bin")
@@ -228,8 +226,7 @@ def test_the_best_checkpoint_is_one_of_the_system(downloaded, home):
     values = read_json(downloaded / "systems/plain/best.json")
     values["checkpoint"] = "../../../../../home"
     write_json(downloaded / "systems/plain/best.json", values)
-    with pytest.raises(DataError, match="cannot be a name"):
-        checkpoints.choose(Run(downloaded).system("plain"))
+    refused(DataError, "cannot be a name", checkpoints.choose, Run(downloaded).system("plain"))
 
 
 def test_a_pipe_in_the_place_of_a_file_is_refused(downloaded):
@@ -266,8 +263,7 @@ def test_readers_of_records_and_hashes_refuse_what_is_no_file(tmp_path, kind):
     os.mkfifo(path) if kind == "pipe" else path.symlink_to(os.devnull)
     with given_up_after(10):
         for reader in (files.sha256, functools.partial(load, Manifest)):
-            with pytest.raises(DataError, match=f"is a {kind}, not a file"):
-                reader(path)
+            refused(DataError, f"is a {kind}, not a file", reader, path)
 
 
 OPENED = {

@@ -21,6 +21,7 @@ from nmtkit.run import Run
 from tests.manifests import edit
 from tests.models.cases import TOY
 from tests.ready import add_system, prepare
+from tests.refused import refused
 
 PAYLOAD = """
 from pathlib import Path
@@ -119,8 +120,7 @@ def test_code_beside_a_run_is_refused_by_its_file(downloaded, command, flag):
 
 
 def test_python_refuses_it_too(downloaded, flag):
-    with pytest.raises(ConfigError, match="payload.py"):
-        nmtkit.load(downloaded)
+    refused(ConfigError, "payload.py", nmtkit.load, downloaded)
     assert not flag.exists()
     nmtkit.load(downloaded, allow_code=["payload"])
     assert flag.exists()
@@ -258,8 +258,7 @@ def test_the_author_needs_no_permission_and_a_stranger_does_not_inherit_it(
     "name", ["this:Model", "..payload:Model", "/payload:Model", ":", "payload."]
 )
 def test_names_that_are_no_module_of_a_model(downloaded, name, stdout):
-    with pytest.raises(ConfigError):
-        load_variant(name)
+    refused(ConfigError, None, load_variant, name)
     assert "this" not in sys.modules and stdout() == ""
 
 
