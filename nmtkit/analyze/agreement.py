@@ -239,10 +239,19 @@ def memberships(error: Error) -> Iterator[Group]:
         if error.type == AGREEMENT:
             yield 4, rank, SUBJECT_VERB, label
         yield 5, rank, ALL_TYPES, label
-    if (frequency := error.frequency) is not None:  # a frequency below all bins is its own group
-        low = next((low for low in FREQUENCIES if frequency > low), None)
-        rank, label = (frequency, str(frequency)) if low is None else (low + 1, f">{low}")
+    if error.frequency is not None:
+        rank, label = _frequency_group(error.frequency)
         yield 6, -rank, "frequency", label
+
+
+def _frequency_group(frequency: int) -> tuple[int, str]:
+    """Return the lowest frequency and the label of a frequency's group. A frequency below all
+    FREQUENCIES is its own group.
+    """
+    for low in FREQUENCIES:
+        if frequency > low:
+            return low + 1, f">{low}"
+    return frequency, str(frequency)
 
 
 def rows_of(result: AgreementResult) -> Rows:

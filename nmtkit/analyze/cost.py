@@ -261,7 +261,8 @@ def typical_spans(store: Store, length: int) -> list[int]:
 
 def count(study: Study, name: str, store: Store) -> Count:
     """Return the counts of a system for a training sentence of mean length (with </s>)."""
-    model = build_untrained(study.run, study.run.system(name))
+    system = study.run.system(name)
+    model = build_untrained(study.run, system)
     rules = model.train().context_rule, model.eval().context_rule  # of training and of a search
     contexts, searched = (None if r is None else typical_contexts(store, r) for r in rules)
     src, tgt = (round(float(side.mean())) for side in (store.src_lengths, store.tgt_lengths))
@@ -270,5 +271,5 @@ def count(study: Study, name: str, store: Store) -> Count:
     if searched != contexts:
         search = count_macs(model, src, tgt, searched or 0, spans)
         macs = replace(macs, encode=search.encode, step=search.step)
-    beam = study.run.system(name).searching().beam
+    beam = system.searching().beam
     return Count(count_parameters(model), macs, contexts, len(spans) or None, beam)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -159,12 +159,8 @@ class Divergence(Analysis[Options, Divergences]):
         return Divergences(study.set_name, len(study.store), stacks)
 
     def present(self, result: Divergences) -> Finding:
-        # E_d of all stacks comes first, because a sweep compares systems.
-        rows: Rows = [[s.system, s.settings, s.stack, MEAN, *s.mean] for s in result.stacks]
         curves = []
         for stack in result.stacks:
-            for layer, dv in stack.layers.items():
-                rows.append([stack.system, stack.settings, stack.stack, str(layer), *dv])
             label = f"{stack.stack}, {MEAN} {stack.mean[0]:.4f}: {stack.system}"
             curves.append(Curve(label, list(stack.layers), [dv[0] for dv in stack.layers.values()]))
         columns = [
@@ -175,7 +171,7 @@ class Divergence(Analysis[Options, Divergences]):
         title = "Divergence of local and global attention, over all layers and by layer"
         title += f", on {result.set_name}"
         return Finding(
-            table=Table("divergence", title, columns, rows, NOTES),
+            table=Table("divergence", title, columns, _rows(result.stacks), NOTES),
             text=(
                 "Near 0 the local heads attend to the same positions as the global ones and "
                 "add little. A large dv means that they read different positions. Compare "
@@ -184,6 +180,15 @@ class Divergence(Analysis[Options, Divergences]):
             figure=figures.curves([Panel("layer", f"dv ({SHOWN})", curves)]),
             facts={"sentences": result.sentences},
         )
+
+
+def _rows(stacks: Sequence[StackDivergence]) -> Rows:
+    # E_d of all stacks comes first, because a sweep compares systems.
+    rows: Rows = [[s.system, s.settings, s.stack, MEAN, *s.mean] for s in stacks]
+    for stack in stacks:
+        for layer, dv in stack.layers.items():
+            rows.append([stack.system, stack.settings, stack.stack, str(layer), *dv])
+    return rows
 
 
 NOTES = [

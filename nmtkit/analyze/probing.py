@@ -285,15 +285,14 @@ def probe(task: Task, path: Path, kind: str) -> Probed:
         kind: STATES or EMBEDDINGS.
     """
     vectors = sentence_vectors.load(path)[kind]
-    classes = {label: number for number, label in enumerate(task.classes)}
-    labels = torch.tensor([classes[label] for label in task.labels])
+    classes = np.searchsorted(task.classes, task.labels)
     rows = [task.parts[part] for part in PARTS]
     inputs = [torch.from_numpy(np.ascontiguousarray(vectors[part])) for part in rows]
     train, dev, test = (
-        Examples(x, labels[torch.from_numpy(part)])
+        Examples(x, torch.from_numpy(classes[part]))
         for x, part in zip(classifier.standardised(inputs), rows, strict=True)
     )
-    fitted = classifier.fit(train, dev, test.x, len(classes), SEED)
+    fitted = classifier.fit(train, dev, test.x, len(task.classes), SEED)
     right = int((fitted.predicted == test.y).sum())
     return Probed(right, len(test.y), fitted.epochs, fitted.best_epoch, fitted.dev)
 

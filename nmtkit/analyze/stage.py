@@ -12,7 +12,7 @@ from typing import Any
 import nmtkit
 from nmtkit import console, files, trust
 from nmtkit.analyze import ANALYSES
-from nmtkit.analyze.analysis import Analysis, as_words, print_finding, stored
+from nmtkit.analyze.analysis import Analysis, Finding, as_words, print_finding, stored
 from nmtkit.analyze.study import Study
 from nmtkit.data.documents import documents_file
 from nmtkit.data.store import spans_files
@@ -162,16 +162,20 @@ def current(analysis: AnyAnalysis, study: Study, force: bool = False) -> StoredF
             console.say(f"{name}: up to date (--force repeats it)")
             return earlier
         check_writable(study.folder)
-        finding = analysis.finding(study)
-        finding.facts.update(study.facts)
-        if study.left_out:
-            finding.facts["left_out"] = study.left_out
-        if study.checkpoints:
-            finding.facts["checkpoints"] = study.checkpoints
-        finding.facts.update({"version": nmtkit.__version__, "commit": code_commit()})
-        table = replace(finding.table, notes=[*finding.table.notes, *study.warnings])
-        finding = replace(finding, table=table, name=name, title=analysis.title)
-        return finding.write(study.folder, inputs)
+        finding = replace(analysis.finding(study), name=name, title=analysis.title)
+        return _with_provenance(finding, study).write(study.folder, inputs)
+
+
+def _with_provenance(finding: Finding, study: Study) -> Finding:
+    """Return a finding with the facts and warnings of its study, and the version of nmtkit."""
+    facts = finding.facts | study.facts
+    if study.left_out:
+        facts["left_out"] = study.left_out
+    if study.checkpoints:
+        facts["checkpoints"] = study.checkpoints
+    facts |= {"version": nmtkit.__version__, "commit": code_commit()}
+    table = replace(finding.table, notes=[*finding.table.notes, *study.warnings])
+    return replace(finding, table=table, facts=facts)
 
 
 def inputs_of(study: Study, analysis: AnyAnalysis) -> FindingInputs:

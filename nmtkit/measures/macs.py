@@ -83,19 +83,20 @@ def count_parameters(model: Model) -> Parameters:
     """Return the number of parameters. A second model with larger vocabularies shows which of them
     depend on a vocabulary.
     """
-    parameters, sizes = dict(model.named_parameters()), model.vocabularies
+    parameters = dict(model.named_parameters())
+    sizes = model.vocabularies
     larger = Vocabularies(2 * sizes.src, 2 * sizes.tgt, sizes.shared)
     try:
         with torch.device("meta"):  # shapes only, without memory
             second = type(model)(model.settings, larger)
             second.initialise()
-        of_larger = {name: p.shape for name, p in second.named_parameters()}
-        depend = {name for name, p in parameters.items() if p.shape != of_larger.get(name, p.shape)}
+        of_larger = dict(second.named_parameters())
+        depend = [p for name, p in parameters.items() if p.shape != of_larger.get(name, p).shape]
     except Exception:  # the user's own class may need real tensors, or just these vocabularies
         known = {sizes.src, sizes.tgt}
-        depend = {name for name, p in parameters.items() if p.dim() and p.size(0) in known}
-    counts = {name: p.numel() for name, p in parameters.items()}
-    return Parameters(sum(counts.values()), sum(counts[name] for name in depend))
+        depend = [p for p in parameters.values() if p.dim() and p.size(0) in known]
+    total = sum(p.numel() for p in parameters.values())
+    return Parameters(total, sum(p.numel() for p in depend))
 
 
 def count_macs(

@@ -207,17 +207,22 @@ def _split(task: Task, first: Line, seed: int) -> Task:
     """Return a task whose first file is split into the training part and the missing parts."""
     rows = task.parts[first.part]
     held = [part for part in (DEV, TEST) if part == first.part or not len(task.parts[part])]
-    # A random number below FOLDS for each sentence, evenly spread over each label.
-    labels = np.array([task.labels[row] for row in rows], dtype=object)
-    folds = np.zeros(len(rows), dtype=np.int64)
-    draw = np.random.Generator(np.random.PCG64(seed))
-    for label in sorted(set(labels)):
-        of_label = draw.permutation(np.flatnonzero(labels == label))
-        folds[of_label] = FOLDS - 1 - np.arange(len(of_label)) % FOLDS
+    folds = _folds([task.labels[row] for row in rows], seed)
     parts = {part: rows[folds == i] for i, part in enumerate(held)}
     parts[TRAIN] = rows[folds >= len(held)]
     split = f"{first.path.name} split into {', '.join([TRAIN, *held])}"
     return replace(task, parts=task.parts | parts, split=split)
+
+
+def _folds(labels: list[str], seed: int) -> Ints:
+    """Return a random number below FOLDS for each sentence, evenly spread over each label."""
+    folds = np.zeros(len(labels), dtype=np.int64)
+    draw = np.random.Generator(np.random.PCG64(seed))
+    of_rows = np.array(labels, dtype=object)
+    for label in sorted(set(labels)):
+        of_label = draw.permutation(np.flatnonzero(of_rows == label))
+        folds[of_label] = FOLDS - 1 - np.arange(len(of_label)) % FOLDS
+    return folds
 
 
 def _check(task: Task, lines: Sequence[Line]) -> None:
