@@ -240,9 +240,10 @@ def test_a_papers_numbers_stand_on_the_page_as_tables(reported):
     title = "Table 7, printed and measured"
     beside = Table("paper", title, [text_column("row")], [["<b>Ours</b>"]])
     table = Table("cost", "Cost", [text_column("system")], [["base"]])
-    made = Finding(table, "Then `nmtkit analyze <x>` it.", name="cost", title="cost")
+    text = "Then `nmtkit analyze <x>` it."
+    made = Finding(table, text, paper=beside, name="cost", title="cost")
     inputs = FindingInputs(systems=["base", "own"], files={})
-    made.with_paper(beside).write(reported.run.path / "analyze" / "cost", inputs)
+    made.write(reported.run.path / "analyze" / "cost", inputs)
     scores = reported.run.path / "score" / "test" / "scores.json"
     result = read_json(scores) | {"paper": beside.as_json()}
     write_json(scores, result)
