@@ -196,8 +196,13 @@ def _print_datasets(rows: list[dict[str, Any]]) -> None:
     columns += [text_column("cached"), Column("source", "citation and licence")]
     Table("datasets", "", columns, cells).print()
     console.put()
+    _print_sources(sources)
+    if any("?" in row["size"] for row in rows):
+        console.say("?: a size that is not published")
+
+
+def _print_sources(sources: dict[tuple[str, str], int]) -> None:
+    """Print each citation and its licence under their number."""
     for (citation, licence), number in sources.items():
         for line in (f"[{number}] {citation}", f"    Licence: {licence}"):
             console.put(textwrap.fill(line, 79, subsequent_indent="    ", break_on_hyphens=False))
-    if any("?" in row["size"] for row in rows):
-        console.say("?: a size that is not published")

@@ -277,14 +277,7 @@ def suffix_doubts(corpus: Corpus) -> list[str]:
     doubts = []
     for text in corpus.sets:
         if text.columns:
-            path, suffix = text.src[0], _suffix(text.src[0])
-            if suffix == f"{corpus.tgt}-{corpus.src}".lower():
-                raise ConfigError(
-                    f"{path} is taken for '{corpus.src}-{corpus.tgt}', but its suffix says"
-                    f" '{suffix}'",
-                    f"--{text.split}",
-                    "a line is source TAB target; or correct --src and --tgt",
-                )
+            _check_column_order(text, corpus)
             continue
         for number, paths in enumerate(text.sides.values()):
             sides = (corpus.src, corpus.tgt)
@@ -307,6 +300,17 @@ def suffix_doubts(corpus: Corpus) -> list[str]:
                         )
                     doubts.append(f"{taken}, though its suffix says '{suffix}'")
     return doubts
+
+
+def _check_column_order(text: SetFiles, corpus: Corpus) -> None:
+    """Raise ConfigError if the suffix of a TSV file names the languages in the wrong order."""
+    path, suffix = text.src[0], _suffix(text.src[0])
+    if suffix == f"{corpus.tgt}-{corpus.src}".lower():
+        raise ConfigError(
+            f"{path} is taken for '{corpus.src}-{corpus.tgt}', but its suffix says '{suffix}'",
+            f"--{text.split}",
+            "a line is source TAB target; or correct --src and --tgt",
+        )
 
 
 def is_markup(path: Path) -> bool:

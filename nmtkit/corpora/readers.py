@@ -149,15 +149,10 @@ def markup(path: Path, language: str) -> list[Stream]:
 
 def _documents(path: Path) -> list[_Document]:
     """Return the documents of all sides and references of a file; systems' outputs are left out."""
-    with open_binary(path) as stream:
-        data = stream.read(LARGEST + 1)
-    if len(data) > LARGEST:
-        hint = "write it as plain text, a sentence a line"
-        raise DataError(f"has more than {LARGEST >> 20} MiB of markup", path, hint)
     docid = system = ""
     document = _Document()
     documents = []
-    for match in _MARKUP.finditer(data):
+    for match in _MARKUP.finditer(_whole(path)):
         if match["segment"] is not None:
             document.segments.append(_segment(match, path))
             continue
@@ -171,6 +166,19 @@ def _documents(path: Path) -> list[_Document]:
         if kind in {b"doc", b"src", b"ref"}:
             documents.append(document)
     return documents
+
+
+def _whole(path: Path) -> bytes:
+    """Return the content of a file.
+
+    Raises: DataError if it has more than LARGEST bytes.
+    """
+    with open_binary(path) as stream:
+        data = stream.read(LARGEST + 1)
+    if len(data) > LARGEST:
+        hint = "write it as plain text, a sentence a line"
+        raise DataError(f"has more than {LARGEST >> 20} MiB of markup", path, hint)
+    return data
 
 
 def _segment(match: re.Match[bytes], path: Path) -> bytes:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import difflib
 import re
 import unicodedata
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -185,20 +186,21 @@ def side_by_side(texts: Texts) -> tuple[str, list[Shown]]:
 
 def _reasons(texts: Texts) -> tuple[str, dict[int, list[str]]]:
     """Return what all shown lines have in common, and the reasons to show each line."""
-    reasons: dict[int, list[str]] = {}
+    reasons: dict[int, list[str]] = defaultdict(list)
     bleu = texts.scores.get("bleu", {})
     base, *systems = texts.outputs
+    of_base = bleu.get(base, [])
     why = f"a system gains or loses most against {base}"
-    if base == texts.baseline and bleu:
+    if base == texts.baseline and of_base:
         for name in systems:
-            deltas = [score - theirs for score, theirs in zip(bleu[name], bleu[base], strict=True)]
+            deltas = [score - theirs for score, theirs in zip(bleu[name], of_base, strict=True)]
             for line in _ends(deltas):
                 verb = "gains" if deltas[line] > 0 else "loses"
-                reasons.setdefault(line, []).append(f"{name} {verb} {abs(deltas[line]):.1f}")
-    if not reasons and bleu:
+                reasons[line].append(f"{name} {verb} {abs(deltas[line]):.1f}")
+    if not reasons and of_base:
         why = f"{base} scores best and worst"
-        mean = sum(bleu[base]) / max(1, len(bleu[base]))
-        deltas = [value - mean for value in bleu[base]]
+        mean = sum(of_base) / len(of_base)
+        deltas = [score - mean for score in of_base]
         for line in _ends(deltas):
             reasons[line] = [f"among the {'best' if deltas[line] > 0 else 'worst'} of {base}"]
     return why, reasons

@@ -141,12 +141,17 @@ def measure(outputs: Sequence[Output], task: Task) -> Measured:
                     metric = scorer.score(key, output.tokens if tokens else output.lines)
                 by_system[output.name] = metric
                 advance(1)
-            if looks_tokenized(output.lines) and not looks_tokenized(scorer.refs[0]):
-                remark = "100 lines or more end in ' .': is this text detokenised?"
-                where = f"{task.texts.name}: {output.name}"
-                task.remarks.append(f"{where}: {remark} sacreBLEU expects it to be")
-                console.warn(task.remarks[-1])
+            _warn_of_tokens(output, task)
     return metrics
+
+
+def _warn_of_tokens(output: Output, task: Task) -> None:
+    """Warn if an output looks tokenised but the first reference does not."""
+    if looks_tokenized(output.lines) and not looks_tokenized(task.scorer.refs[0]):
+        remark = "100 lines or more end in ' .': is this text detokenised?"
+        where = f"{task.texts.name}: {output.name}"
+        task.remarks.append(f"{where}: {remark} sacreBLEU expects it to be")
+        console.warn(task.remarks[-1])
 
 
 def evaluate(metrics: Measured, task: Task) -> Scores:

@@ -189,25 +189,21 @@ def find_table(path: str | Path, name: str | None, of: Kind = "score") -> Printe
     """
     if not path:
         if name:
-            hint = "--paper dual_context"
-            raise ConfigError("--table needs --paper", where="--table", hint=hint)
+            raise ConfigError("--table needs --paper", "--table", "--paper dual_context")
         return None
     file = PAPERS.get(str(path), Path(path))
     if not file.suffix and not file.exists():
         hint = f"{nearest(str(path), PAPERS)}; or name a file (.toml)"
-        raise ConfigError(f"no paper '{path}'", where="--paper", hint=hint)
+        raise ConfigError(f"no paper '{path}'", "--paper", hint)
     paper = load(file)
     if not name:
-        hint = "--table NAME, one of: " + ", ".join(paper.tables)
-        raise ConfigError("which of the paper's tables?", where="--paper", hint=hint)
+        hint = f"--table NAME, one of: {', '.join(paper.tables)}"
+        raise ConfigError("which of the paper's tables?", "--paper", hint)
     check_known(name, paper.tables, f"the paper's file has no table '{name}'", path)
     fitting = [key for key, table in paper.tables.items() if of in (c.kind for c in table.columns)]
     if name not in fitting:
-        raise ConfigError(
-            f"the paper's table '{name}' has no {KINDS[of]}",
-            where=path,
-            hint="these have: " + (", ".join(fitting) or "none"),
-        )
+        hint = f"these have: {', '.join(fitting) or 'none'}"
+        raise ConfigError(f"the paper's table '{name}' has no {KINDS[of]}", path, hint)
     return Printed(paper.citation, paper.tables[name])
 
 

@@ -221,16 +221,21 @@ def _print_csv(blocks: Mapping[str, Mapping[str, Table]]) -> None:
         if stem == "significance":
             continue
         tables = {name: block[stem] for name, block in blocks.items() if stem in block}
-        widest_first = sorted(tables.values(), key=lambda table: -len(table.columns))
-        columns = {column.key: column for table in widest_first for column in table.columns}
-        rows = []
-        for name, table in tables.items():
-            for row in table.rows:
-                cells = dict(zip([c.key for c in table.columns], row, strict=True))
-                rows.append([name, *map(cells.get, columns)])
         if stem != "scores":
             console.put()
-        Table("score", "", [text_column("set"), *columns.values()], rows).print("csv")
+        _joined(tables).print("csv")
+
+
+def _joined(tables: Mapping[str, Table]) -> Table:
+    """Return the tables of several sets as one."""
+    widest_first = sorted(tables.values(), key=lambda table: -len(table.columns))
+    columns = {column.key: column for table in widest_first for column in table.columns}
+    rows = []
+    for name, table in tables.items():
+        for row in table.rows:
+            cells = dict(zip([c.key for c in table.columns], row, strict=True))
+            rows.append([name, *map(cells.get, columns)])
+    return Table("score", "", [text_column("set"), *columns.values()], rows)
 
 
 def _printed(result: Scores, options: ScoreOptions) -> dict[str, Table]:

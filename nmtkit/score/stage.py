@@ -17,7 +17,7 @@ from nmtkit.folders import recover, writing_folder
 from nmtkit.locks import locked
 from nmtkit.owned_files import PAPER, SCORES
 from nmtkit.records import TextSet, load_or_warn
-from nmtkit.run import Run
+from nmtkit.run import Run, System
 from nmtkit.score import lengths, paper, seeds
 from nmtkit.score.budgets import read_budget
 from nmtkit.score.evaluate import (
@@ -162,24 +162,29 @@ def _seed_groups(run: Run, folders: dict[str, Path], by_name: bool) -> list[Seed
     """Return the systems with the same settings of training and search, except the training seed
     and settings that do not change the weights; or the systems with the same name.
     """
-    settings: dict[str, tuple[dict[str, Any], int | None]] = {}
-    for name, folder in folders.items():
-        system = run.system(name)
-        if not system.config.is_file():
-            settings[name] = ({}, None)
-            continue
-        config = system.read_config()
-        train = complete(TrainSettings, config.train)
-        search = complete(SearchSettings, described(folder).settings or config.search)
-        for key in UNCOMPARED if search["average"] == 1 else UNCOMPARED_AVERAGE:
-            train.pop(key)
-        for key in NOT_THE_SEARCH:
-            search.pop(key)
-        seed = train.pop("seed")
-        # The settings of the preset are compared. A seed may be trained on another machine.
-        compared = config.model_dump(exclude={"preset", "hardware"})
-        settings[name] = (compared | {"train": train, "search": search}, seed)
+    settings = {name: _compared(run.system(name), folder) for name, folder in folders.items()}
     return seeds.group_systems(settings, by_name)
+
+
+def _compared(system: System, folder: Path) -> tuple[dict[str, Any], int | None]:
+    """Return the settings that systems of one group share, and the training seed.
+
+    Args:
+        folder: the translation; its settings of the search count.
+    """
+    if not system.config.is_file():
+        return {}, None
+    config = system.read_config()
+    train = complete(TrainSettings, config.train)
+    search = complete(SearchSettings, described(folder).settings or config.search)
+    for key in UNCOMPARED if search["average"] == 1 else UNCOMPARED_AVERAGE:
+        train.pop(key)
+    for key in NOT_THE_SEARCH:
+        search.pop(key)
+    seed = train.pop("seed")
+    # The settings of the preset are compared. A seed may be trained on another machine.
+    compared = config.model_dump(exclude={"preset", "hardware"})
+    return compared | {"train": train, "search": search}, seed
 
 
 def _made_from(

@@ -152,30 +152,21 @@ class Table:
         """Return a booktabs tabular. LaTeX markup is escaped. Intervals are aligned in a column of
         their own.
         """
-
-        def line(cells: Sequence[str]) -> str:
-            joined = " & ".join(cells) + r" \\"
-            # After \\ or a rule, LaTeX would read [ or * as an option.
-            return "{}" + joined if joined.startswith(("[", "*")) else joined
-
-        def comment(words: str) -> str:
-            return f"% {' '.join(words.split())}"
-
         columns = "".join("l" if c.left else "r@{~}r" if c.interval else "r" for c in self.columns)
         head = [
             rf"\multicolumn{{2}}{{c}}{{{tex(c.header)}}}" if c.interval else tex(c.header)
             for c in self.columns
         ]
         rows = [list(map(tex_cell, row, self.columns)) for row in self.rows]
-        body = [line(head), r"\midrule", *map(line, rows)]
-        lines = [comment(self.title), r"% \usepackage{booktabs}"]
+        body = [_tex_row(head), r"\midrule", *map(_tex_row, rows)]
+        lines = [_tex_comment(self.title), r"% \usepackage{booktabs}"]
         if max("".join(body)) > LAST_LATIN_LETTER:
             lines.append(
                 "% it has letters that pdflatex lacks: lualatex or xelatex, and a font that has"
                 " them"
             )
         lines += [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", *body]
-        lines += [r"\bottomrule", r"\end{tabular}", *map(comment, self.notes)]
+        lines += [r"\bottomrule", r"\end{tabular}", *map(_tex_comment, self.notes)]
         return "\n".join(lines) + "\n"
 
     def csv(self) -> str:
@@ -326,6 +317,16 @@ def tex_cell(value: Any, column: Column) -> str:
     if not column.interval:
         return tex(number)
     return f"{tex(number)} & {tex((bracket + interval).strip())}".rstrip()
+
+
+def _tex_row(cells: Sequence[str]) -> str:
+    joined = " & ".join(cells) + r" \\"
+    # After \\ or a rule, LaTeX would read [ or * as an option.
+    return "{}" + joined if joined.startswith(("[", "*")) else joined
+
+
+def _tex_comment(words: str) -> str:
+    return f"% {' '.join(words.split())}"
 
 
 def plain(value: Any) -> Any:
