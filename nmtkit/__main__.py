@@ -45,9 +45,14 @@ def main() -> None:
         print(f"nmtkit: {problem}", file=sys.stderr)
         raise SystemExit(problem.exit_code) from None
     finally:  # Python ends: a handler would print a traceback
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP):
-            if signal.getsignal(number) != signal.SIG_IGN:  # nohup
-                signal.signal(number, signal.SIG_DFL)
+        remove_signal_handlers()
+
+
+def remove_signal_handlers() -> None:
+    """Let signals end the process, except those that `nohup` or the parent ignores."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
 
 
 if __name__ == "__main__":

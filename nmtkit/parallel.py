@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import gc
 import math
 import multiprocessing
 import os
@@ -162,6 +163,18 @@ def processes(jobs: int, make: Callable[[], Any] = object) -> ProcessPoolExecuto
         message = f"cannot start worker processes: {error.strerror}"
         hint = "is /dev/shm there and writable? --jobs 1 starts no processes"
         raise EnvironmentProblem(message, hint=hint) from error
+
+
+@contextlib.contextmanager
+def without_collector() -> Iterator[None]:
+    """Turn the garbage collector off for a while."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def _start(make: Callable[[], Any], parent: int) -> None:

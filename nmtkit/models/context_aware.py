@@ -92,7 +92,7 @@ class ContextAwareTransformer(DocumentTransformer):
             return super().encode(batch)
         visible = source_sight(batch)
         x = self.src_embedder(batch.src, visible=visible)
-        layers, last = self.encoder[:-1], self.encoder[-1]
+        *layers, last = self.encoder
         for layer in layers:
             x = layer(x, visible)
         with recorded_under("context."):

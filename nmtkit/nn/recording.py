@@ -7,11 +7,10 @@ the seed that the generator has at the replay.
 from __future__ import annotations
 
 import functools
-import gc
 import pickle
 import random
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -22,6 +21,7 @@ from nmtkit import console
 from nmtkit.errors import first_line, is_out_of_memory
 from nmtkit.nn import masks, private
 from nmtkit.nn.dropout import forget_seeds
+from nmtkit.parallel import without_collector
 
 Recording = tuple[Callable[[], object], Tensor]
 """A function that computes again, and the tensor that then holds the result."""
@@ -64,6 +64,7 @@ def _record_once(compute: Callable[[], Tensor], memory: Any) -> Recording:
     device = torch.device("cuda", torch.cuda.current_device())
     graph, stream = torch.cuda.CUDAGraph(), _stream(device)
     stream.wait_stream(torch.cuda.current_stream())
+    # The collector might destroy an earlier graph, which breaks a recording.
     with torch.cuda.stream(stream), without_collector():
         # A thread makes the next batches meanwhile: only this one is held to what graphs allow.
         graph.capture_begin(memory, capture_error_mode="thread_local")
@@ -73,18 +74,6 @@ def _record_once(compute: Callable[[], Tensor], memory: Any) -> Recording:
             graph.capture_end()
     torch.cuda.current_stream().wait_stream(stream)  # which has written the generator's state
     return graph.replay, result
-
-
-@contextmanager
-def without_collector() -> Iterator[None]:
-    """Turn the garbage collector off: to destroy an earlier graph breaks a recording."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 @functools.cache

@@ -7,7 +7,6 @@ of its files. A task with a fact is done.
 from __future__ import annotations
 
 import contextlib
-import gc
 import itertools
 import socket
 import time
@@ -21,6 +20,7 @@ from typing import Any, ClassVar, TypeVar
 import nmtkit
 from nmtkit import console, files
 from nmtkit.errors import DataError, EnvironmentProblem
+from nmtkit.parallel import without_collector
 from nmtkit.prep.engines import Engine, other_version
 from nmtkit.records import Record, load
 
@@ -161,18 +161,14 @@ def perform(work: Path, task: Task) -> Fact:
     if _current != [task.step, task.key]:
         _cached.clear()
     _current[:] = [task.step, task.key]
-    collecting = gc.isenabled()
-    gc.disable()  # there are no cycles to find, but millions of objects to walk through
     try:
-        value, paths = task.function(work, task.index, *task.arguments)
+        with without_collector():  # there are millions of objects, but no cycles to find
+            value, paths = task.function(work, task.index, *task.arguments)
     except FileNotFoundError as error:
         raise EnvironmentProblem(
             f"a worker on {socket.gethostname()} does not see {error.filename}",
             hint="name texts in a folder that all nodes share",
         ) from error
-    finally:
-        if collecting:
-            gc.enable()
     checksums = {path.relative_to(work).as_posix(): files.sha256(path) for path in paths}
     fact = Fact(value=value, files=checksums, models=task.models)
     fact.write(task.path(work))

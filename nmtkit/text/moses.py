@@ -206,20 +206,15 @@ class Moses:
         escape: bool = True,
         caseless: bool = False,
     ) -> None:
-        from sacremoses import MosesDetokenizer, MosesPunctNormalizer
+        from sacremoses import MosesDetokenizer
 
         lang = language_code(lang)
         steps = [*["normalized"] * normalize, *["split-hyphens"] * aggressive_hyphens]
         self.label = "-".join(["moses", *steps])
         self.aggressive_hyphens = aggressive_hyphens
         self.escape = escape
-        substitutions = MosesPunctNormalizer(lang, perl_parity=True).substitutions
-        if lang not in ("en", "cs", "cz", "de", "es", "fr"):
-            substitutions[-1:-1] = MosesPunctNormalizer.DE_ES_FR_QUOTATION_FOLLOWED_BY_COMMA
+        self._substitutions = _substitutions(lang) if normalize else []
         self._apostrophe = _APOSTROPHES.get(lang, " ' ")
-        # between letters of any alphabet ’ is an apostrophe, not a quotation mark
-        substitutions = [(p.replace("[a-zA-Z]", r"[^\W\d_]"), r) for p, r in substitutions]
-        self._substitutions = _needles(substitutions) if normalize else []
         self._tokenizer = _tokenizer_class()(lang, caseless)
         # sacremoses' rules for Czech look at the end of the line instead of the words before
         self._detokenizer = MosesDetokenizer("" if lang == "cs" else self._tokenizer.lang)
@@ -357,12 +352,21 @@ class Moses:
         return self._closing.sub("", text)
 
 
-def _needles(substitutions: list[tuple[str, str]]) -> list[tuple[str, re.Pattern[str], str]]:
-    """Compile the normaliser's substitutions. Each gets a string that a line needs for a match."""
+def _substitutions(lang: str) -> list[tuple[str, re.Pattern[str], str]]:
+    """Return the normaliser's substitutions: a string that a line needs for a match, the pattern
+    and the replacement.
+    """
+    from sacremoses import MosesPunctNormalizer
+
+    substitutions = MosesPunctNormalizer(lang, perl_parity=True).substitutions
+    if lang not in ("en", "cs", "cz", "de", "es", "fr"):
+        substitutions[-1:-1] = MosesPunctNormalizer.DE_ES_FR_QUOTATION_FOLLOWED_BY_COMMA
     marks = {mark: mark for mark in (*'\xa0„“”–—´‘‚’…«»`%"', "''")}
     marks |= {"\\)": ")", "\\(": "(", ":": ":", ";": ";", "\\r": "\r"}
     result = []
     for pattern, replacement in substitutions:
+        # between letters of any alphabet ’ is an apostrophe, not a quotation mark
+        pattern = pattern.replace("[a-zA-Z]", r"[^\W\d_]")
         needle = next((needle for mark, needle in marks.items() if mark in pattern), "")
         if pattern == " +":
             needle = "  "

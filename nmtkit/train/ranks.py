@@ -170,7 +170,7 @@ class Group(Ranks):
 
     def _join(self) -> None:
         """Find the other ranks and start the heartbeats."""
-        rank, world = self.rank, self.world
+        rank = self.rank
         # Another program at this port may never answer.
         self._gone = Cause(0, f"{':'.join(map(str, self._address))} does not answer", hint=MEETING)
         threading.Thread(target=self._watch, daemon=True).start()
@@ -181,12 +181,16 @@ class Group(Ranks):
         self._store.set(f"beat/{rank}", "0 0")
         self._store.set(f"process/{rank}", f"process {os.getpid()} on {socket.gethostname()}")
         self._processes = self._meet()
-        gone = f"{self._processes[0]} or its launcher is gone: the store does not answer"
-        self._gone = Cause(0, gone)
+        self._gone = Cause(
+            0, f"{self._processes[0]} or its launcher is gone: the store does not answer"
+        )
         threading.Thread(target=self._beat, args=[self._connect()], daemon=True).start()
-        ours: dict[str, Any] = {"rank": rank, "world_size": world, "timeout": self._limit}
         gloo = PrefixStore("gloo", self._store)
-        self._succeed(lambda: dist.init_process_group("gloo", store=gloo, **ours))
+        self._succeed(
+            lambda: dist.init_process_group(
+                "gloo", store=gloo, rank=rank, world_size=self.world, timeout=self._limit
+            )
+        )
 
     def _connect(self, hosting: bool = False) -> PrefixStore:
         store = TCPStore(

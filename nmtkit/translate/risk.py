@@ -78,23 +78,26 @@ def distinct(texts: Sequence[str]) -> list[str]:
 def external_utility(metric: ExternalMetric) -> PairUtility:
     """Return the utility that an external metric measures, with at most PAIRS pairs at once."""
 
-    def measured(rows: list[tuple[str, str, str]]) -> list[float]:
-        columns = [list(column) for column in zip(*rows, strict=True)]
-        pairs = SetTexts(f"{len(rows):,} pairs", columns[0], [columns[2]])
-        return metric.scores("candidates", columns[1], pairs)
-
     def utility(sources: Sequence[str], texts: Sequence[Sequence[str]]) -> list[Matrix]:
         rows = (
             (source, text, other)
             for source, of_source in zip(sources, texts, strict=True)
             for text, other in itertools.product(of_source, repeat=2)
         )
-        numbers = itertools.chain.from_iterable(map(measured, windowed(rows, PAIRS)))
+        scores = (_scores(metric, some) for some in windowed(rows, PAIRS))
+        numbers = itertools.chain.from_iterable(scores)
         sign = 1 if metric.higher_is_better else -1
         sizes = map(len, texts)
         return [sign * np.fromiter(numbers, float, size**2).reshape(size, size) for size in sizes]
 
     return utility
+
+
+def _scores(metric: ExternalMetric, rows: list[tuple[str, str, str]]) -> list[float]:
+    """Return the score of each row of a source, a candidate and a reference."""
+    sources, candidates, references = map(list, zip(*rows, strict=True))
+    pairs = SetTexts(f"{len(rows):,} pairs", sources, [references])
+    return metric.scores("candidates", candidates, pairs)
 
 
 def chrf(texts: Sequence[str]) -> Matrix:

@@ -61,7 +61,6 @@ def step_graphs(models: Sequence[Model], device: torch.device) -> StepGraphs | N
     """
     if not recording.graphs_fit(device) or capturing():
         return None
-    weights = [t for model in models for t in itertools.chain(model.parameters(), model.buffers())]
     parts = [part for model in models for part in model.modules() if isinstance(part, Model)]
     ours = all(type(part).__module__.startswith("nmtkit.") for part in parts)
     if not parts or not ours:
@@ -72,7 +71,11 @@ def step_graphs(models: Sequence[Model], device: torch.device) -> StepGraphs | N
     # A graph reads weights at fixed addresses, with the precision of products at its recording.
     narrows = torch.is_autocast_enabled(device.type)
     narrow = torch.get_autocast_dtype(device.type) if narrows else None
-    places = tuple(weight.data_ptr() for weight in weights)
+    places = tuple(
+        weight.data_ptr()
+        for model in models
+        for weight in itertools.chain(model.parameters(), model.buffers())
+    )
     graphs.serve((places, narrow, torch.get_float32_matmul_precision()))
     return graphs
 

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from nmtkit.nn import recording
-from nmtkit.nn.recording import OutOfMemory, Pool, try_to_record, without_collector
+from nmtkit.nn.recording import OutOfMemory, Pool, try_to_record
+from nmtkit.parallel import without_collector
 
 
 class Tensors:
