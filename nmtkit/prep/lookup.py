@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from nmtkit import files
-from nmtkit.arrays import Array, Ints
+from nmtkit.arrays import Array, Integers, Ints
 from nmtkit.data.store import id_type
 from nmtkit.prep.learn import Models, file_names, learn
 from nmtkit.prep.tasks import Outcome
@@ -87,15 +87,25 @@ def write_lookup(folder: Path, models: Models, tables: Sequence[WordTable]) -> l
     sides = zip(SIDES, tables, models.words, models.segmented, models.vocabularies, strict=True)
     for side, table, words, pieces, vocabulary in sides:
         ids = np.array(vocabulary.encode(pieces.pieces)[:-1], kind)[pieces.flat]
-        starts = starts_of(pieces.lengths)
-        spans = np.zeros(len(table), SPANS)
-        used = words.forms >= 0
-        spans["start"][used] = starts[words.forms[used]]
-        spans["length"][used] = pieces.lengths[words.forms[used]]
+        spans = _spans(words.forms, pieces.lengths)
         hashes = np.ascontiguousarray(table.rows["hash"])
         for name, values in (("ids", ids), ("hash", hashes), ("spans", spans)):
             paths.append(files.write_array(folder / f"{side}.{name}.npy", values))
     return paths
+
+
+def _spans(forms: Ints, lengths: Integers) -> Array:
+    """Return the `SPANS` of words.
+
+    Args:
+        forms: (N, 2) the numbers of the two forms of each word; -1 = no such form.
+        lengths: the number of ids of each form.
+    """
+    spans = np.zeros(len(forms), SPANS)
+    used = forms >= 0
+    spans["start"][used] = starts_of(lengths)[forms[used]]
+    spans["length"][used] = lengths[forms[used]]
+    return spans
 
 
 class SideLookup:

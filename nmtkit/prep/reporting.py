@@ -130,18 +130,21 @@ def _report_set(run: Run, text: TextSet, not_learnt: bool) -> None:
     for side, name in SIDE_NAMES.items():
         for kind, count in (text.changed or {}).get(side, {}).items():
             console.say(f"  changed in {text.name}: {kind} {count:,}  in the {name}")
-    if text.blank:
-        counts = ", ".join(f"{count:,} of .{stream}" for stream, count in text.blank.items())
-        # Lines that are blank on only some sides do not separate documents.
-        on_all_sides = len(text.blank) > text.references and len({*text.blank.values()}) == 1
-        separate = f"; if they separate documents, say --docs {text.name}=blank"
-        console.warn(
-            f"{text.name} has blank lines ({counts}; {text.lines:,} lines each): they are kept, a"
-            " blank source line is translated as a blank line, and all count in the scores:"
-            f" {run.prep / 'text' / text.name}.*"
-            + separate
-            * (on_all_sides and text.documents is None)
-        )
+    _warn_of_blank_lines(run, text)
+
+
+def _warn_of_blank_lines(run: Run, text: TextSet) -> None:
+    if not text.blank:
+        return
+    counts = ", ".join(f"{count:,} of .{stream}" for stream, count in text.blank.items())
+    # Lines that are blank on only some sides do not separate documents.
+    on_all_sides = len(text.blank) > text.references and len({*text.blank.values()}) == 1
+    separate = f"; if they separate documents, say --docs {text.name}=blank"
+    console.warn(
+        f"{text.name} has blank lines ({counts}; {text.lines:,} lines each): they are kept, a"
+        " blank source line is translated as a blank line, and all count in the scores:"
+        f" {run.prep / 'text' / text.name}.*" + separate * (on_all_sides and text.documents is None)
+    )
 
 
 def _report_documents(sets: list[TextSet]) -> None:

@@ -145,19 +145,23 @@ def moses_doubt(lines: Iterable[str]) -> tuple[str, Sequence[Name]] | None:
     """Return why Moses is wrong for a sample of tidy lines, and the tokenizers to choose from; None
     if there is no doubt, or fewer than 20 lines to look at.
 
-    Tokenized text has a space before most full stops. Text without spaces has more than 20
-    characters a word on average; or most letters are of scripts without spaces, and few spaces are
-    between these letters.
+    Tokenized text has a space before most full stops; text without spaces: see `_lacks_spaces`.
     """
     sample = [line for line in lines if line]
     stops = [line for line in sample if line.endswith(".")]
     if len(stops) >= _ENOUGH and sum(line.endswith(" .") for line in stops) > len(stops) / 2:
         return "looks tokenized: most full stops have a space before them", ["none"]
-    starts = [line[:_BEGINNING] for line in sample]
+    if len(sample) >= _ENOUGH and _lacks_spaces(sample):
+        return "has no spaces between words", ["characters", "jieba"]
+    return None
+
+
+def _lacks_spaces(lines: Sequence[str]) -> bool:
+    """True if lines have more than 20 characters a word on average; or if most letters are of
+    scripts without spaces, and few spaces are between these letters.
+    """
+    starts = [line[:_BEGINNING] for line in lines]
     text, words = "".join(starts), sum(line.count(" ") + 1 for line in starts)
     unspaced, letters = len(_UNSPACED.findall(text)), sum(map(str.isalpha, text))
     few_spaces = 4 * len(_BETWEEN.findall(text)) <= unspaced
-    without_spaces = len(text) > _LONGEST_AVERAGE * words or (2 * unspaced > letters and few_spaces)
-    if len(sample) >= _ENOUGH and without_spaces:
-        return "has no spaces between words", ["characters", "jieba"]
-    return None
+    return len(text) > _LONGEST_AVERAGE * words or (2 * unspaced > letters and few_spaces)

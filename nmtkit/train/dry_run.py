@@ -56,6 +56,18 @@ def rehearse(trainer: Trainer) -> Estimate:
     for _ in range(WARM_UP):
         trainer.make_update()
     trainer.read()
+    timed, speed = _time_updates(trainer)
+    updates, epoch_tokens = of_an_epoch(trainer)
+    epochs = (s.max_steps - begin) / updates
+    if s.max_minutes:
+        epochs = min(epochs, speed * (60 * s.max_minutes - seconds) / epoch_tokens)
+    epochs = max(0.0, epochs)
+    return Estimate(timed, speed, round(epochs * updates), epochs * epoch_tokens, epochs)
+
+
+def _time_updates(trainer: Trainer) -> tuple[int, float]:
+    """Make updates for a few seconds; return their number and their target tokens per second."""
+    state = trainer.state
     tokens, timed, start = state.tokens, 0, time.monotonic()
     # The clock of rank 0 decides: all ranks make the same updates.
     in_time = partial(trainer.ranks.first_does, lambda: time.monotonic() - start < SECONDS)
@@ -63,13 +75,7 @@ def rehearse(trainer: Trainer) -> Estimate:
         trainer.make_update()
         timed += 1
     trainer.read()
-    speed = max(1, state.tokens - tokens) / max(1e-9, time.monotonic() - start)
-    updates, epoch_tokens = of_an_epoch(trainer)
-    epochs = (s.max_steps - begin) / updates
-    if s.max_minutes:
-        epochs = min(epochs, speed * (60 * s.max_minutes - seconds) / epoch_tokens)
-    epochs = max(0.0, epochs)
-    return Estimate(timed, speed, round(epochs * updates), epochs * epoch_tokens, epochs)
+    return timed, max(1, state.tokens - tokens) / max(1e-9, time.monotonic() - start)
 
 
 def of_an_epoch(trainer: Trainer) -> tuple[float, float]:

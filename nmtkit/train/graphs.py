@@ -82,13 +82,7 @@ class Graphs:
         return known.result
 
     def _record(self, shape: Shape, tensors: list[Tensor], arguments: Any) -> Recorded | None:
-        inputs = []
-        for i, tensor in enumerate(tensors):
-            key = i, tensor.shape, tensor.dtype
-            if key not in self._inputs:
-                self._inputs[key] = torch.empty_like(tensor)
-            inputs.append(self._inputs[key])
-        torch._foreach_copy_(inputs, tensors)
+        inputs = self._lasting_copies(tensors)
         copies = iter(inputs)
         arguments = with_tensors(arguments, lambda _: next(copies))
         count = len(self._recorded)
@@ -109,6 +103,17 @@ class Graphs:
         self._failures = 0
         known = self._recorded[shape] = Recorded(*recorded, inputs)
         return known
+
+    def _lasting_copies(self, tensors: list[Tensor]) -> list[Tensor]:
+        """Copy tensors into the inputs of graphs, and return the inputs."""
+        inputs = []
+        for i, tensor in enumerate(tensors):
+            key = i, tensor.shape, tensor.dtype
+            if key not in self._inputs:
+                self._inputs[key] = torch.empty_like(tensor)
+            inputs.append(self._inputs[key])
+        torch._foreach_copy_(inputs, tensors)
+        return inputs
 
 
 def copied_fields(batch: Batch) -> Batch:

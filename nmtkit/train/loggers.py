@@ -8,6 +8,7 @@ import os
 import secrets
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, ClassVar
 
 from nmtkit import console, files
@@ -109,9 +110,7 @@ class WeightsAndBiases(Logger):
         self._wandb: Any = importlib.import_module(MODULES["wandb"])
         self._path = system.path / "wandb.json"
         files.check_place(system.path / "wandb")
-        self._kept = WandbRun(id=os.environ.get("WANDB_RUN_ID") or secrets.token_hex(4))
-        if self._path.is_file():
-            self._kept = load(WandbRun, self._path)
+        self._kept = _read_or_new(self._path)
         self._kept.write(self._path)
         try:
             self._run = self._wandb.init(
@@ -149,6 +148,13 @@ class WeightsAndBiases(Logger):
 
     def close(self) -> None:
         self._run.finish()
+
+
+def _read_or_new(path: Path) -> WandbRun:
+    """Return the run in a file, or a new run if there is no file."""
+    if path.is_file():
+        return load(WandbRun, path)
+    return WandbRun(id=os.environ.get("WANDB_RUN_ID") or secrets.token_hex(4))
 
 
 def check_installed(log_to: str) -> None:

@@ -17,7 +17,7 @@ from nmtkit import console
 from nmtkit.data.batch_lists import longest_first
 from nmtkit.data.batches import source_batch
 from nmtkit.data.context import Context, contexts
-from nmtkit.data.documents import Documents
+from nmtkit.data.documents import ContextRule, Documents
 from nmtkit.errors import ConfigError
 from nmtkit.models.base import Model
 from nmtkit.nn.recording import graphs_fit
@@ -103,6 +103,22 @@ def positions_at_once(settings: SearchSettings, device: torch.device) -> int:
     return sentences_at_once(settings, device, 0) * POSITIONS_PER_SENTENCE * (2 if roomy else 1)
 
 
+def shared_context_rule(models: Sequence[Model]) -> ContextRule | None:
+    """Return which lines of a document the models read as context; None = no context.
+
+    Raises: ConfigError if the models read different contexts.
+    """
+    rules = {model.context_rule for model in models} - {None}
+    if len(rules) > 1:
+        raise ConfigError(
+            "the systems of an ensemble read different contexts",
+            where="--ensemble",
+            hint="name systems that read the same sentences in the same form (see"
+            " model.context, model.context_size, model.side)",
+        )
+    return rules.pop() if rules else None
+
+
 class Searcher(ABC):
     """Searches lines with one model or an ensemble.
 
@@ -137,15 +153,7 @@ class Searcher(ABC):
         self._reads_spans = any(model.reads_spans for model in self.models)
         rounds = not any(model.reads_batch_length for model in self.models)
         self._replayed = rounds and graphs_fit(self.device)
-        rules = {model.context_rule for model in self.models} - {None}
-        if len(rules) > 1:
-            raise ConfigError(
-                "the systems of an ensemble read different contexts",
-                where="--ensemble",
-                hint="name systems that read the same sentences in the same form (see"
-                " model.context, model.context_size, model.side)",
-            )
-        self.context_rule = rules.pop() if rules else None
+        self.context_rule = shared_context_rule(self.models)
         self.counts: Counter[str] = Counter()
 
     @abstractmethod
