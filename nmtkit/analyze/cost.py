@@ -237,6 +237,11 @@ def figure(result: Costs) -> str | None:
     return figures.grouped_bars(BARS, series, "", f"relative to {baseline}")
 
 
+def typical_lengths(store: Store) -> tuple[int, int]:
+    """Return the mean source and target length of a set in subwords with </s>, rounded."""
+    return round(float(store.src_lengths.mean())), round(float(store.tgt_lengths.mean()))
+
+
 def typical_contexts(store: Store, rule: ContextRule) -> float:
     """Return the mean number of context sentences of a sentence, over a sample of a set."""
     sample = np.unique(np.linspace(0, len(store) - 1, SAMPLE).astype(int))
@@ -265,7 +270,7 @@ def count(study: Study, name: str, store: Store) -> Count:
     model = build_untrained(study.run, system)
     rules = model.train().context_rule, model.eval().context_rule  # of training and of a search
     contexts, searched = (None if r is None else typical_contexts(store, r) for r in rules)
-    src, tgt = (round(float(side.mean())) for side in (store.src_lengths, store.tgt_lengths))
+    src, tgt = typical_lengths(store)
     spans = typical_spans(store, src) if model.reads_spans else []
     macs = count_macs(model, src, tgt, contexts or 0, spans)
     if searched != contexts:
