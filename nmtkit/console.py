@@ -151,9 +151,9 @@ def _bar(*columns: Any, **options: Any) -> Iterator[Any]:
 
     console = Console(stderr=True)
     bar = Progress(*columns, console=console, transient=True, redirect_stdout=False, **options)
-    with contextlib.suppress(OSError):  # the terminal may be gone
-        bar.start()
     try:
+        with contextlib.suppress(OSError):  # the terminal may be gone
+            bar.start()
         yield bar
     finally:
         with contextlib.suppress(OSError):

@@ -90,7 +90,7 @@ class GradientSums:
     def finish(self, losses: Tensor, numbers: Sequence[float]) -> tuple[Tensor, list[list[float]]]:
         """Send the remaining buckets, and wait for all buckets.
 
-        A parameter without a gradient on all ranks has none afterwards.
+        A parameter that has a gradient on no rank has none afterwards.
 
         Args:
             losses: (2), to be summed.

@@ -23,7 +23,7 @@ from nmtkit.run import Run, System
 from nmtkit.text.vocabulary import load_vocabularies
 
 SIDES = ("source", "target")
-UNUSUAL = (1_000_003, 1_000_033)
+UNUSUAL = (10_007, 10_009)
 """Sizes of vocabularies that no other axis of a model has."""
 
 
@@ -176,7 +176,7 @@ def _vocabulary_axes(model: Model) -> dict[str, tuple[int, int]]:
 
 def _run_of(path: Path) -> Run:
     """Return the run of a checkpoint: RUN/systems/NAME/checkpoints/STEP."""
-    return Run(path.parents[3])
+    return Run(path.parent.parent.parent.parent)  # a short relative path ends at .
 
 
 def _first_names(path: Path) -> dict[str, str]:

@@ -46,7 +46,7 @@ FEW_PAIRS = 8
 
 
 class RankNote(NamedTuple):
-    """What each rank tells the others in each update: its signal (0 = none) and training time."""
+    """The numbers that each rank sends in each update: its signal (0 = none) and training time."""
 
     signal: float
     seconds: float

@@ -196,8 +196,11 @@ def _assigned(options: TrainOptions) -> dict[str, Any]:
     return assigned
 
 
-def plan_to_resume(system: System, plan: Plan, run: Run, allowed: Collection[str]) -> Plan:
-    """Return the plan to resume a training with, and print the settings that change.
+def plan_to_resume(
+    system: System, plan: Plan, run: Run, allowed: Collection[str]
+) -> tuple[Plan, list[str]]:
+    """Return the plan to resume a training with, and the changes that --allow-change allows. Print
+    all settings that change.
 
     Args:
         system: has checkpoints and config.toml.
@@ -240,18 +243,17 @@ def plan_to_resume(system: System, plan: Plan, run: Run, allowed: Collection[str
             f" resume with the settings of {system.config}, or --system for a second system,"
             " --force to begin this one anew, --allow-change KEY to resume with the new value",
         )
-    allowed_changes = list(stored.changed)
+    allowed_changes = []
     for key, (before, after) in changed.items():
         console.say(f"{key}: {before} -> {after}")
         if not may_change(key, []):
-            step = checkpoints.step_of(checkpoints.candidates(system.checkpoints)[-1])
-            allowed_changes.append(f"{key} {before} -> {after} after update {step:,}")
+            allowed_changes.append(f"{key} {before} -> {after}")
     if "train.max_steps" in changed and plan.train.schedule == "cosine":
         console.warn(
             "the cosine schedule depends on train.max_steps: from here on the learning rate is that"
             " of the longer training"
         )
-    return plan.model_copy(update={"changed": allowed_changes})
+    return plan.model_copy(update={"changed": stored.changed}), allowed_changes
 
 
 def match_parameters(run: Run, plan: Plan, name: str, other: str) -> tuple[Plan, str]:

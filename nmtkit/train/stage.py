@@ -86,6 +86,7 @@ def train(run: Run, *, ranks: Ranks | None = None, **values: Any) -> None:
         known = set(flat(plan.model_dump()))
         if system.config.is_file():  # a setting of an earlier nmtkit
             known |= flat(system.read_config().model_dump()).keys()
+        known.discard("changed")  # is no setting
         check_known(key, known, f"unknown setting '{key}'", "--allow-change")
     if options.init_from and not training.begun:
         find_source(run, options.init_from)
@@ -177,10 +178,14 @@ class _Training:
 
     def ready_trainer(self) -> Trainer:
         """Return the trainer, after a check that a resumed training has its settings."""
+        changes: list[str] = []
         if begun := self.begun:
-            self.plan = plan_to_resume(self.system, self.plan, self.run, self.options.allow_change)
+            allowed = self.options.allow_change
+            self.plan, changes = plan_to_resume(self.system, self.plan, self.run, allowed)
         with console.forwarding_warnings(self.opening.append):
             trainer = self.make_trainer(begun)
+            changed = [f"{change} after update {trainer.state.step:,}" for change in changes]
+            self.plan = self.plan.model_copy(update={"changed": [*self.plan.changed, *changed]})
             model = trainer.model
             if not trainer.state.step and ":" in self.plan.variant:
                 checks.warn_of_model(self.plan.variant, model, Store(self.run.prep / "train"))

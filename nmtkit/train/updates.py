@@ -31,7 +31,7 @@ class Updates:
     """The micro-batches of update after update; an update may cross the end of a window or epoch.
 
     If subwords are drawn anew, they are drawn when their window begins. An update may hold batches
-    of two windows. A pair in both windows then has the subwords of the later window.
+    of several windows. A pair in several of them has the subwords of the last one.
 
     Args:
         pairs: the training set, which is not empty.

@@ -190,14 +190,17 @@ class Translator(Searcher):
         encoded = overlapping((w, self._mapped(Translator._pieces, w.lines)) for w in windows)
         return map(list, overlapping(self._translate(window, list(ids)) for window, ids in encoded))
 
-    def translate_window(self, lines: list[str], **fields: Any) -> list[Translation]:
-        """Translate a single window.
+    def translate_window(
+        self,
+        lines: list[str],
+        documents: Documents | None = None,
+        demands: Sequence[LineDemand] | None = None,
+    ) -> list[Translation]:
+        """Translate a single `Window`.
 
-        Args:
-            lines, fields: of `Window`.
         Raises: DataError if a demand cannot be met.
         """
-        return next(self.translate_windows([Window(lines, **fields)]))
+        return next(self.translate_windows([Window(lines, None, documents, demands)]))
 
     def _translate(self, window: Window, ids: list[list[list[int]]]) -> Iterator[Translation]:
         """Search a window, and begin to turn its translations into text.

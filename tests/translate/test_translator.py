@@ -690,7 +690,7 @@ def test_spans_that_do_not_fit_a_line_are_not_read():
     model.__class__ = Parsed
     translator = make(model)
     lines, spans = ["a b c", "d e"], [[2, 2], [1, 1]]
-    translator.translate_window(lines, spans=spans)
+    list(translator.translate_windows([Window(lines, spans)]))
     assert model.spans == [[2, 2], [0, 0]]
     assert translator.counts["no_spans"] == 1
     model.spans = None
