@@ -15,10 +15,14 @@ STOPPED = 75
 """Exit code of nmtkit after a signal: everything is saved, and the same command continues."""
 
 
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+"""Those of `kill`, of Ctrl-C, and of a terminal that is closed."""
+
+
 def on_stop(handler: Callable[[int, FrameType | None], None]) -> None:
-    """Set what SIGTERM, Ctrl-C and a closed terminal (SIGHUP) do."""
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # nohup
+    """Set the handler of STOP_SIGNALS; with nohup SIGHUP stays ignored."""
+    for number in STOP_SIGNALS:
+        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, handler)
 
 

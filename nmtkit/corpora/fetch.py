@@ -212,7 +212,7 @@ class Finder:
         return None
 
     def _compare(self, name: str, path: Path, packed: bool = False) -> tuple[VerifiedFile, str]:
-        """Return a file with its checksum, and how it differs from the published one ("": not)."""
+        """Return a file with its checksum, and how it differs from the published one, if so."""
         expected = self.published[name].checksum or recorded(name)
         algorithm, _, digest = (expected or "sha256").partition(":")
         try:

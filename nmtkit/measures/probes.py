@@ -101,7 +101,7 @@ def find(folder: Path) -> dict[str, list[Path]]:
     Raises: DataError if the folder is missing, has no task, or has two tasks with one name.
     """
     if not folder.is_dir():
-        message = f"no such folder of probing files: {folder}"
+        message = f"not a folder of probing files: {folder}"
         raise DataError(message, where="--probes", hint="a folder, or senteval")
     if parts := _part_files(folder):
         return {folder.name: parts}
@@ -218,10 +218,11 @@ def _folds(labels: list[str], seed: int) -> Ints:
     """Return a random number below FOLDS for each sentence, evenly spread over each label."""
     folds = np.zeros(len(labels), dtype=np.int64)
     draw = np.random.Generator(np.random.PCG64(seed))
-    of_rows = np.array(labels, dtype=object)
-    for label in sorted(set(labels)):
-        of_label = draw.permutation(np.flatnonzero(of_rows == label))
-        folds[of_label] = FOLDS - 1 - np.arange(len(of_label)) % FOLDS
+    rows_of: dict[str, list[int]] = {}
+    for row, label in enumerate(labels):
+        rows_of.setdefault(label, []).append(row)
+    for _, rows in sorted(rows_of.items()):
+        folds[draw.permutation(rows)] = FOLDS - 1 - np.arange(len(rows)) % FOLDS
     return folds
 
 

@@ -141,10 +141,10 @@ class DualContextAttention(Attention):
 
     def _past(self, x: Tensor, before: int, cache: Cache) -> Tensor:
         """Return the inputs (R, before, D) before x, and store those before the next step."""
-        past = cache.recent.get(self)
+        past = cache.recent.get(cache.attention)
         if past is None:
             past = x.new_zeros(x.size(0), before, x.size(2))
-        cache.recent[self] = torch.cat([past, x], dim=1)[:, x.size(1) :]
+        cache.recent[cache.attention] = torch.cat([past, x], dim=1)[:, x.size(1) :]
         return past
 
 

@@ -169,7 +169,8 @@ class InterSentenceAttention(CrossAttention):
         Returns: (B, S, D).
         """
         q = self.queries(x)  # (B, S, H, C)
-        if torch.is_grad_enabled() or capturing() or rows.numel() <= CONTEXTS_AT_ONCE:
+        at_once = everywhere or torch.is_grad_enabled() or capturing()
+        if at_once or rows.numel() <= CONTEXTS_AT_ONCE:
             return self._read(q, contexts, rows, visible, everywhere)
         # One sentence at a time: a long document's contexts, for a whole batch, would not fit into
         # memory.

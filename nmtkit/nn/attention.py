@@ -175,7 +175,7 @@ class Attention(nn.Module):
         With a cache, k and v are added to this layer's earlier ones, and all are attended to.
         """
         if cache is not None:
-            k, v = cache.append(self, k, v)
+            k, v = cache.append(k, v)
             visible, causal = cache.visible, cache.visible is None
         return self.out(self.context(q, k, v, visible, causal))
 

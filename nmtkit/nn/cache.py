@@ -40,17 +40,19 @@ class Cache:
     """
 
     CHANGING = "_length", "_entries", "_counted", "_seen", "recent", "_buffers"
-    """The attributes that a decoding step changes."""
+    """The attributes that a decoding step changes and that the next step reads."""
 
     def __init__(self) -> None:
         self.visible: Visible = None
         """Which entries each query of this call may attend to, as numbers to add to scores (G,
         K·T, E); None = all up to its own.
         """
-        self.recent: dict[object, Tensor] = {}
+        self.attention = 0
+        """The number of the attention that appends next in this step; layers may share a module."""
+        self.recent: dict[int, Tensor] = {}
         """What an attention needs of the last positions, rows first (R, …); reordered here."""
         self._groups = self._rows = self._entries = self._start = self._capacity = 0
-        self._buffers: dict[tuple[object, str], Tensor] = {}
+        self._buffers: dict[tuple[int, str], Tensor] = {}
         """Keys and values of each attention (G, H, capacity, C)."""
         self._seen: Tensor | None = None
         """bool (R, capacity); None = every row sees all entries of its group."""
@@ -90,6 +92,8 @@ class Cache:
             steps: T, how many positions come now.
             like: a tensor with the device and number type of the scores.
         """
+        assert self._counted is None or steps == 1
+        self.attention = 0
         if self._length == 0:
             self._groups, self._rows = sentences, rows
         self._make_room(self._count * steps)
@@ -102,20 +106,21 @@ class Cache:
         """Return K, the rows of a group."""
         return self._rows // self._groups
 
-    def append(self, attention: object, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Add the keys and values of the new positions to those of one attention.
+    def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Add the keys and values of the new positions to those of one attention. The attentions of
+        a decoder append in the same order in each step, and once each.
 
         The index of an entry is not its position in a target. If attention depends on positions,
         rotate the keys, or store the positions beside them, before they are added.
 
         Args:
-            attention: the module, which finds its own keys and values again at the next step.
             k: (R, H, T, C), v: (R, H, T, C'); views will do.
         Returns: the keys (G, H, E, C) and values (G, H, E, C') of all positions so far.
         """
-        return self._write((attention, "keys"), k), self._write((attention, "values"), v)
+        number, self.attention = self.attention, self.attention + 1
+        return self._write((number, "keys"), k), self._write((number, "values"), v)
 
-    def _write(self, name: tuple[object, str], new: Tensor) -> Tensor:
+    def _write(self, name: tuple[int, str], new: Tensor) -> Tensor:
         _, heads, steps, width = new.shape
         if name not in self._buffers:
             self._buffers[name] = cpu.buffer(new, self._groups, heads, self._capacity, width)

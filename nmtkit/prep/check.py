@@ -278,7 +278,7 @@ def _check_script(sample: Sample) -> None:
     hint = f"name its language with --{sample.side}, with a script that is unusual (hi-Latn)"
     opposite = sample.opposite
     if scripts(opposite) and ForeignLines(opposite).count(joined) < len(text) / 2:
-        hint = f"it has letters of '{opposite}': give the file of the source first"
+        hint = f"its letters are those of '{opposite}': give the file of the source first"
     script = " or ".join(scripts(sample.language))
     raise DataError(
         f"{sample.name} has hardly a line with {script} letters, but is taken for"

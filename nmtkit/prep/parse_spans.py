@@ -74,7 +74,7 @@ def cut_spans(work: Path, index: int, shard: Shard, name: str, train: bool) -> O
         if not is_kept:
             continue
         outcome, phrases = _cut_sentence(side, *row)
-        if sum(phrases) not in (0, next(subwords)):
+        if sum(phrases) not in (0, next(subwords, -1)):
             problem = "the files changed while they were read: lines do not match their token ids"
             raise DataError(problem, name, RUN_AGAIN)
         cuts.append(phrases)
@@ -170,7 +170,11 @@ class Stanza:
         if not sentences:
             return []
         plain = [[_plain(word) for word in words] for words in sentences]
-        return [_bracketed(parsed.constituency) for parsed in self._pipeline(plain).sentences]
+        parsed = self._pipeline(plain).sentences
+        if len(parsed) != len(plain):
+            problem = f"stanza made {len(parsed)} sentences of {len(plain)}"
+            raise EnvironmentProblem(problem, where="--parser stanza")
+        return [_bracketed(sentence.constituency) for sentence in parsed]
 
 
 def _plain(word: str) -> str:

@@ -265,7 +265,7 @@ def _set_identity(text: SetFiles, known: files.JsonObject) -> files.JsonObject:
 
 
 def _known_sha256(path: Path, known: files.JsonObject) -> str:
-    """Return the checksum of a file; read the file only if its size or time is not the known."""
+    """Return the checksum of a file; read the file only if its size or time has changed."""
     facts = known.get(str(path))
     if facts and "sha256" in facts and path.is_file():
         status = path.stat()

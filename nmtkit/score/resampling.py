@@ -57,15 +57,24 @@ class Draws:
         """Return the draws that options ask for."""
         return cls(sentences, options.resamples, options.trials, options.ratio, options.seed)
 
-    @cached_property
+    @property
     def full(self) -> Draws:
         """Resamples as large as the test set."""
-        return self if self.ratio == 1 else replace(self, ratio=1.0)
+        return self._resized(1.0)
 
-    @cached_property
+    @property
     def half(self) -> Draws:
         """Resamples half as large as the test set."""
-        return self if self.ratio == 0.5 else replace(self, ratio=0.5)
+        return self._resized(0.5)
+
+    def _resized(self, ratio: float) -> Draws:
+        if ratio == self.ratio:  # it must not hold itself: memory would keep it for long
+            return self
+        return self._others.setdefault(ratio, replace(self, ratio=ratio))
+
+    @cached_property
+    def _others(self) -> dict[float, Draws]:
+        return {}
 
     @property
     def drawn(self) -> int:

@@ -56,9 +56,8 @@ def tidy(line: str, counts: Counter[str] | None = None) -> str:
     spaces, marks of direction; not the joiners U+200C and U+200D) and a CR at the end. All other
     control characters, Unicode line separators and lone surrogates become spaces. Runs of spaces
     become one space, and spaces at the ends are removed. Words that end in the subword joiner `@@`
-    stay, but are
-    counted: tokenization takes them apart (`@ @`) and `Bpe.segment` never emits such a subword at
-    the end of a word.
+    stay, but are counted: tokenization takes them apart (`@ @`) and `Bpe.segment` never emits such
+    a subword at the end of a word.
 
     Args:
         line: one line without its line feed.

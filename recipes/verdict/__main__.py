@@ -161,8 +161,8 @@ def _do(item: Item, folders: Folders, commands: Commands) -> int:
 
 
 def work(items: list[Item], folders: Folders, jobs: int) -> int:
-    """Train the list with several workers at once, until no system is free, a signal comes, or the
-    machine makes a worker fail; return the exit code.
+    """Train the list with several workers at once, until no system is free, a signal comes, or a
+    worker ends with an error that is not its system's; return the exit code.
 
     Each worker is a process that trains one system, so it has the code and the list of its start.
     """

@@ -10,7 +10,7 @@ from pathlib import Path
 from recipes.verdict.folders import Folders, held
 from recipes.verdict.listing import HERE, Row
 from recipes.verdict.worker import Commands, Failed, NoRoom, Stopped
-from recipes.workers import on_stop
+from recipes.workers import STOP_SIGNALS
 
 
 def prepare(row: Row, folders: Folders) -> bool:
@@ -26,6 +26,7 @@ def prepare(row: Row, folders: Folders) -> bool:
             return False
         assert lock is not None
         commands = Commands(folders, folders.log(name), lock)
+        handlers = {number: signal.getsignal(number) for number in STOP_SIGNALS}
         commands.listen()
         given = {key: os.environ.get(key) for key in ("FROM_DIR", "TEXT")}
         absolute = [f"{key}={Path(path).resolve()}" for key, path in given.items() if path]
@@ -39,7 +40,8 @@ def prepare(row: Row, folders: Folders) -> bool:
             print(f"verdict: {message}", file=sys.stderr)
             return False
         finally:
-            on_stop(signal.SIG_DFL)
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
         if commands.stopping:
             raise Stopped
     return True

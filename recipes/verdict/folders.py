@@ -157,13 +157,13 @@ def is_held(path: Path) -> bool:
     return False
 
 
-def copy(source: Path, target: Path) -> None:
+def copy(source: Path, target: Path, hint: str = REPEAT) -> None:
     """Copy a file or a folder, and make the folder that it is in.
 
-    Raises: DataError if it is missing.
+    Raises: DataError with the hint if it is missing.
     """
     if not source.exists():
-        raise DataError(f"no {source.name}", where=source.parent, hint=REPEAT)
+        raise DataError(f"no {source.name}", where=source.parent, hint=hint)
     target.parent.mkdir(parents=True, exist_ok=True)
     (shutil.copytree if source.is_dir() else shutil.copyfile)(source, target)
 

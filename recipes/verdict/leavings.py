@@ -25,6 +25,7 @@ from recipes.verdict.folders import TEXTS, Folders, copy, json_lines, read_json
 from recipes.verdict.listing import Item
 from recipes.verdict.measured import measured
 
+MADE_AGAIN = "the same command makes it again"
 MOST_BYTES = 20_000_000
 """Of all results together."""
 LARGEST_TEXT = 100_000
@@ -63,12 +64,12 @@ def keep(item: Item, rate: str, folders: Folders, findings: Mapping[str, bytes])
     calls = [call for call in json_lines(run / "history.jsonl") if _is_about(call, item)]
     with writing_whole(folders.state / "results" / item.path) as new:
         for name in ("config.toml", "metrics.jsonl", "best.json"):
-            copy(system / name, new / name)
+            copy(system / name, new / name, MADE_AGAIN)
         for translation in sorted((system / "translate").iterdir()):
             name = translation.name
             for part in ("hyp.txt", "meta.json"):
-                copy(translation / part, new / "translate" / name / part)
-            copy(run / "score" / name / "scores.json", new / "scores" / f"{name}.json")
+                copy(translation / part, new / "translate" / name / part, MADE_AGAIN)
+            copy(run / "score" / name / "scores.json", new / "scores" / f"{name}.json", MADE_AGAIN)
         for label, content in findings.items():
             with files.writing(new / "analyze" / f"{label}.json", "wb") as stream:
                 stream.write(content)

@@ -97,7 +97,7 @@ def test_nothing_is_trained_on_the_sentences_it_is_tested_with(tmp_path):
 
 
 def test_a_folder_without_probing_files_is_refused(tmp_path):
-    refused(DataError, "no such folder of probing files", find, tmp_path / "nowhere")
+    refused(DataError, "not a folder of probing files", find, tmp_path / "nowhere")
     refused(DataError, "no probing files", find, tmp_path)
 
 

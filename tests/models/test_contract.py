@@ -30,6 +30,7 @@ from nmtkit.translate.methods import decode
 from tests.device import ON_GPU
 from tests.models.cases import LOCAL, TOY
 from tests.models.contract import (
+    Case,
     V,
     batch_for,
     close,
@@ -54,6 +55,13 @@ def test_01_step_by_step_equals_full_decoding(case):
 
 def test_01_step_by_step_equals_full_decoding_in_float32(thinned_case):
     steps_equal_whole(thinned_case.build(dtype=torch.float32))
+
+
+@pytest.mark.parametrize("variant", ["transformer", "dec-dc"])
+def test_01_a_layer_that_is_used_twice_keeps_two_pasts(variant):
+    model = Case(variant).build()
+    model.decoder[1] = model.decoder[0]
+    steps_equal_whole(model)
 
 
 def steps_equal_whole(model):

@@ -40,7 +40,7 @@ def step(cache, histories, rows, sentences, steps):
     histories.step(k, v)
     cache.begin(rows, sentences, steps, q)
     for layer in range(LAYERS):
-        keys, values = cache.append(layer, k[layer].transpose(1, 2), v[layer].transpose(1, 2))
+        keys, values = cache.append(k[layer].transpose(1, 2), v[layer].transpose(1, 2))
         groups = keys.size(0)
         queries = q[layer].reshape(groups, -1, H, C).transpose(1, 2)
         mask = None if cache.visible is None else cache.visible.unsqueeze(1)
