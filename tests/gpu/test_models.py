@@ -61,7 +61,8 @@ def autocast(dtype):
 
 def relative(found, expected):
     """Return the largest difference relative to the largest number."""
-    return float((found.double().cpu() - expected).abs().max() / expected.abs().max())
+    found, expected = found.detach().double().cpu(), expected.detach()
+    return float((found - expected).abs().max() / expected.abs().max())
 
 
 @both
