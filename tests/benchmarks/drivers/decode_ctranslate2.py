@@ -4,6 +4,7 @@ SETTING.json
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import ctranslate2
 from rounds import Rounds, read_vocabulary, settings
@@ -21,7 +22,10 @@ def main():
         for line in Path(s["corpus"], "test.src").read_text("utf-8").split("\n")[:-1]
     ][: s["sentences"]]
     rounds = Rounds()
-    spec = specification(load_file(s["variables"]), s["heads"])
+    sizes = SimpleNamespace(
+        encoder_layers=s["layers"], decoder_layers=s["layers"], heads=s["heads"], norm="post"
+    )
+    spec = specification(load_file(s["variables"]), sizes)
     spec.register_source_vocabulary([*ids])
     spec.register_target_vocabulary([*ids])
     spec.config.add_source_eos = False
