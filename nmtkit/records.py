@@ -99,7 +99,7 @@ class Record(Part):
     """A file."""
 
     again: ClassVar[str | None] = None
-    """What to do if the file is damaged or from another version."""
+    """The hint of the error if the file is damaged or from another version."""
     format: int = 1
 
     def write(self, path: Path) -> None:

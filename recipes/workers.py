@@ -16,7 +16,7 @@ STOPPED = 75
 
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-"""Those of `kill`, of Ctrl-C, and of a terminal that is closed."""
+"""The signals of `kill`, of Ctrl-C, and of a terminal that is closed."""
 
 
 def on_stop(handler: Callable[[int, FrameType | None], None]) -> None:

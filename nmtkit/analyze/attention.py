@@ -64,7 +64,7 @@ class SystemAttention(Record):
 
 def lines_that_differ(study: Study, count: int) -> list[int]:
     """Return the lines (from 0, sorted) on which sentence BLEU of the run's systems differs most.
-    Of equal differences the first lines are taken.
+    If lines differ equally, the first of them are taken.
     """
     folders = current_translations(study.run, study.set_name)
     scores = bleu_of(study.run, study.text_set, folders)

@@ -28,7 +28,7 @@ LENGTH = 23
 STRONG = 1.5
 """In text a word is marked if its weight is at least STRONG times the mean of its line."""
 BROKEN = "####"
-"""How `BREAK` is shown."""
+"""The text in a table for `BREAK`."""
 PAGE = """<!DOCTYPE html>
 <html lang="en">
 <head>

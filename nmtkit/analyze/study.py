@@ -1,4 +1,4 @@
-"""What an analysis reads: systems of a run, their models and translations, and prepared sets."""
+"""The data of an analysis: systems of a run, their models and translations, and prepared sets."""
 
 from __future__ import annotations
 

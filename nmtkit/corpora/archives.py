@@ -50,7 +50,7 @@ _MAGIC = {
     ".bz2": b"BZh",
     ".zst": b"\x28\xb5\x2f\xfd",
 }
-"""How files begin, by the suffix of their names."""
+"""The first bytes of files, by the suffix of their names."""
 _OPENERS: dict[str, Any] = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open}
 Extracted = dict[str, dict[int, Path]]
 """The files of each member by number."""

@@ -46,7 +46,7 @@ class SetFiles:
     parses: Path | None = None
     """The file with a bracketed tree for each source line; a blank line means no tree."""
     between: Between = ""
-    """What separates documents inside the text (`document_starts.separate`): blank lines or lines
+    """The separator of documents inside the text (`document_starts.separate`): blank lines or lines
     <d> on every side, or the markup of SGM or XML. Separators are not sentences."""
     columns: bool = False
     """True if one TSV file holds all sides (`parallel_text.split_columns`)."""

@@ -33,7 +33,7 @@ class ParallelText:
 
     set_name: str
     hint: str
-    """What to do if the sides do not match."""
+    """The hint of the error if the sides do not match."""
     where: str = ""
     """The files of the sides, for errors."""
     names: list[str] = field(default_factory=list)

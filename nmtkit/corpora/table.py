@@ -97,7 +97,7 @@ class Entry(Section):
     citation: str
     homepage: str = ""
     note: str = ""
-    """What users should know; printed when the data set is prepared."""
+    """Notes for users, printed when the data set is prepared."""
     preset: str = "base"
     prep: dict[str, Any] = {}
     """Settings of prep; a preset overrides them."""

@@ -97,7 +97,7 @@ def comma() -> Leaf:
 
 
 class Realiser:
-    """What both languages do alike.
+    """The steps that both languages share.
 
     A language has a `side`, its place in pairs of English and German; the `order` of a clause's
     parts (objects are named by their case: `a`, or `pronoun-a` for pronouns); the `labels` of noun

@@ -50,7 +50,7 @@ class Cache:
         self.attention = 0
         """The number of the attention that appends next in this step; layers may share a module."""
         self.recent: dict[int, Tensor] = {}
-        """What an attention needs of the last positions, rows first (R, …); reordered here."""
+        """Earlier inputs that an attention needs next, rows first (R, …); reordered here."""
         self._groups = self._rows = self._entries = self._start = self._capacity = 0
         self._buffers: dict[tuple[int, str], Tensor] = {}
         """Keys and values of each attention (G, H, capacity, C)."""

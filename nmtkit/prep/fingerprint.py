@@ -25,7 +25,7 @@ IDENTIFYING = (
     "docs/train.",
     "docs/dev.",
 )
-"""How the names of files begin that a trained system depends on. Test sets are not among them."""
+"""Prefixes of the names of files that a trained system depends on. Test sets are not among them."""
 MACHINE = {"memory"}
 """Settings that do not change the text."""
 

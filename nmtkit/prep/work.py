@@ -45,7 +45,7 @@ class WorkRecord(Record):
 
     again: ClassVar[str] = "remove the folder, or name another one with --work"
     key: str
-    """Of the work (`stage._key`)."""
+    """The key of the work (`stage._key`)."""
     shared: bool = False
     """True if the jobs of an array share the folder."""
 

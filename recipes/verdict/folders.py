@@ -18,7 +18,7 @@ from nmtkit.records import parse
 from recipes.verdict.listing import Item, Row
 
 REPEAT = "delete the system's folder in the results: the queue trains the system again"
-"""What to do about damaged results."""
+"""The hint of the error for damaged results."""
 TEXTS = "texts"
 """Folder of a corpus in the repository's results, beside the systems."""
 

@@ -5,6 +5,7 @@ known answer.
 import functools
 import math
 import random
+import weakref
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -337,3 +338,13 @@ def test_the_p_of_koehn_is_a_share_of_the_resamples_to_the_last_bit():
     draws = SimpleNamespace(scores=lambda metric: samples[metric.value], describe=str)
     better, worse = (SimpleNamespace(value=value) for value in samples)
     assert TESTS["paired_bootstrap"].run(better, worse, draws).p == 0.0001
+
+
+@pytest.mark.parametrize("ratio", [0.3, 0.5, 1.0])
+def test_draws_leave_memory_at_once(ratio):
+    """Without a garbage collection: those of a large set take hundreds of megabytes."""
+    draws = Draws(40, 5, ratio=ratio)
+    assert draws.full.counts.sum() == 2 * draws.half.counts.sum() == 200
+    held = weakref.ref(draws)
+    del draws
+    assert held() is None

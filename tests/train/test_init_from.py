@@ -152,6 +152,15 @@ def test_without_the_vocabulary_of_the_checkpoint_rows_are_lost(runs, other, std
                 assert name in lost
 
 
+def test_a_copied_checkpoint_has_a_short_path(runs, other, tmp_path, monkeypatch, stderr):
+    ready.add_system(other, "transformer", "transformer", tie="none")
+    (checkpoint,) = checkpoints.candidates(other.system("transformer").checkpoints)
+    shutil.copytree(checkpoint, tmp_path / "copied")
+    monkeypatch.chdir(tmp_path)
+    copy_matching(runs[1], "copied", new_model(runs[1], "transformer", tie="none"))
+    assert "0 carried over" in " ".join(stderr().split())
+
+
 def test_a_run_like_another_carries_over_every_weight(tmp_path, stderr):
     first = ready.prepare(tmp_path / "first", 80)
     theirs = loading.weights_of(ready.add_system(first, "transformer", "transformer"))
