@@ -51,9 +51,6 @@ def options() -> argparse.ArgumentParser:
         type=int,
         help="every translation has so many subwords: for a system that is hardly trained",
     )
-    parser.add_argument(
-        "--earlier", type=Path, help="checkout of an earlier commit, measured beside this one"
-    )
     return parser
 
 

@@ -46,6 +46,9 @@ def common_options(description: str | None, rounds: int) -> argparse.ArgumentPar
         default=60,
         help="seconds to wait for a quiet machine before each round",
     )
+    parser.add_argument(
+        "--earlier", type=Path, help="checkout of an earlier commit, measured beside this one"
+    )
     parser.add_argument("--only", nargs="*", help="names of systems to run")
     parser.add_argument(
         "--set",

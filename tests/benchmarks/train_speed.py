@@ -1,6 +1,7 @@
 """Training speed of nmtkit and of other toolkits, in turns on the same machine: real target tokens
 a second, padding, peak memory.
 
+python tests/benchmarks/train_speed.py --corpus FOLDER --earlier CHECKOUT --threads 1 --cpu-time   # before and after a change
 python tests/benchmarks/train_speed.py --corpus FOLDER --eole-python ENV/bin/python --hf-python ENV/bin/python
 python tests/benchmarks/train_speed.py --corpus FOLDER --joey-python ENV/bin/python        # the recurrent pair: RNNSearch, JoeyNMT's GRU model
 """
@@ -77,6 +78,9 @@ def systems(args: argparse.Namespace) -> peers.Wanted:
         "set": args.set,
     }
     wanted = [("nmtkit", args.nmtkit_python, "train_nmtkit.py", {**setting, **nmtkit})]
+    if args.earlier:
+        earlier = {**wanted[0][3], "checkout": str(args.earlier.resolve())}
+        wanted.append(("nmtkit, earlier", args.nmtkit_python, "train_nmtkit.py", earlier))
     if args.joey_python:
         joey = {**setting, "batch": args.joey_batch}
         return [*wanted, ("JoeyNMT", args.joey_python, "train_joey.py", joey)]
@@ -91,13 +95,14 @@ def systems(args: argparse.Namespace) -> peers.Wanted:
 
 def report(entered: list[peers.System], clock: str) -> list[dict[str, Any]]:
     measured = [s for s in entered if s.rounds]
-    peer = next((s.name for s in measured if s.name in {"eole", "JoeyNMT"}), "peer")
+    comparable = {"nmtkit, earlier", "eole", "JoeyNMT"}
+    peer = next((s.name for s in measured if s.name in comparable), "peer")
     base = next(
         (statistics.median(peers.round_rates(s, clock)) for s in measured if s.name == peer), None
     )
     rows = []
     print(
-        f"\n{'system':28s} {'tok/s':>7s} {'min-max':>15s} {'best step':>9s} {'x ' + peer:>9s}"
+        f"\n{'system':28s} {'tok/s':>7s} {'min-max':>15s} {'best step':>9s} {'x ' + peer:>17s}"
         f" {'tok/batch':>9s} {'padding':>8s} {'peak GiB':>8s}"
     )
     for system in measured:
@@ -120,7 +125,7 @@ def report(entered: list[peers.System], clock: str) -> list[dict[str, Any]]:
             "peak_bytes": max(r["peak"] for r in system.rounds),
         }
         rows.append(row)
-        ratio = f"{row['ratio']:9.2f}" if base else f"{'-':>9s}"
+        ratio = f"{row['ratio']:17.2f}" if base else f"{'-':>17s}"
         print(
             f"{system.name:28s} {row['tokens_per_second']:7.0f}"
             f" {min(rates):7.0f}-{max(rates):<7.0f} {row['best_step']:9.0f} {ratio}"

@@ -3,6 +3,7 @@ SETTING.json
 """
 
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,8 @@ def main():
     s = settings()
     torch.set_num_threads(s["threads"])
     rounds = Rounds()
+    if "checkout" in s:  # of an earlier commit
+        sys.path.insert(0, s["checkout"])
     from nmtkit.run import Run
     from nmtkit.train.gradients import Gradients
     from nmtkit.train.loop import Trainer
@@ -25,9 +28,9 @@ def main():
     original_update, original_compute = Trainer.update, Gradients.compute
     seen = []
 
-    def compute(self, update, step, tokens):
-        seen[:] = update
-        return original_compute(self, update, step, tokens)
+    def compute(self, rows_of_batches, *rest):
+        seen[:] = rows_of_batches
+        return original_compute(self, rows_of_batches, *rest)
 
     def watched(self):
         rounds.before_step()
