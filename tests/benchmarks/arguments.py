@@ -1,4 +1,4 @@
-"""The options of the benchmarks, the commands of nmtkit that they call, and their JSON files."""
+"""Options, commands of nmtkit and JSON files of the benchmarks."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from pathlib import Path
 
 
 def parser(description: str | None, **defaults: int | list[int]) -> argparse.ArgumentParser:
-    """A parser with options of whole numbers, or lists of them, by their defaults."""
-    made = argparse.ArgumentParser(
+    """Return a parser with an option for each default: an integer or a list of them."""
+    options = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     for name, default in defaults.items():
-        many = "+" if isinstance(default, list) else None
-        made.add_argument(f"--{name}".replace("_", "-"), type=int, nargs=many, default=default)
-    return made
+        nargs = "+" if isinstance(default, list) else None
+        options.add_argument(f"--{name}".replace("_", "-"), type=int, nargs=nargs, default=default)
+    return options
 
 
 def nmtkit(*words: object) -> list[str]:
-    """A command of nmtkit for this interpreter."""
+    """Return a command line of nmtkit for this interpreter."""
     return [sys.executable, "-m", "nmtkit", *map(str, words)]
 
 

@@ -1,12 +1,11 @@
-"""Memory and speed of learning BPE merges: nmtkit's learner, and subword-nmt's beside it.
+"""Measure memory and processor time of learning BPE merges by nmtkit and by subword-nmt.
 
-Each learner runs in a fresh process. Its bytes are the peak of the resident memory, less that of
-the interpreter and the libraries: the words and their counts are counted. Its seconds are
-processor seconds.
+Each learner runs in a new process. Its bytes are the peak of the resident memory without the
+interpreter and the libraries; they include the words and their counts.
 
-The words are made up: letters as frequent as in German and English text, syllables, stems and
-endings that recur, and counts by Zipf's law (half of the words occur once). `--words FILE` takes
-real words instead, one `word count` a line.
+The words are made up of syllables, stems and endings that recur. Their letters are about as
+frequent as in German and English text, and their counts follow Zipf's law (half of the words occur
+once). `--words FILE` reads real words instead, one `word count` a line.
 
 python tests/benchmarks/bpe_learning.py --types 500000 2000000 8000000
 python tests/benchmarks/bpe_learning.py --types 200000 --peer --merges 4000
@@ -38,17 +37,17 @@ ENDINGS = ["", "en", "er", "s", "e", "ung", "ing", "ed", "es", "lich", "ly", "ti
 
 
 def options() -> argparse.Namespace:
-    made = parser(__doc__, types=[500_000], merges=32_000, rounds=1, seed=1)
-    made.add_argument("--words", type=Path, help="file of `word count` lines, not made-up words")
-    made.add_argument("--peer", action="store_true", help="measure subword-nmt's learner too")
-    made.add_argument("--json", type=Path, help="write all figures here")
-    made.add_argument("--make", type=Path, help=argparse.SUPPRESS)
-    made.add_argument("--learn", nargs=2, help=argparse.SUPPRESS)
-    return made.parse_args()
+    options = parser(__doc__, types=[500_000], merges=32_000, rounds=1, seed=1)
+    options.add_argument("--words", type=Path, help="file of `word count` lines, not made-up words")
+    options.add_argument("--peer", action="store_true", help="measure subword-nmt's learner too")
+    options.add_argument("--json", type=Path, help="write all figures here")
+    options.add_argument("--make", type=Path, help=argparse.SUPPRESS)
+    options.add_argument("--learn", nargs=2, help=argparse.SUPPRESS)
+    return options.parse_args()
 
 
 def made_up_words(types: int, seed: int) -> tuple[list[str], np.ndarray]:
-    """Return distinct words and how often each occurs.
+    """Return distinct words and their counts.
 
     Shorter words tend to be more frequent. The n-th word occurs `types / n` times, rounded down.
     """
@@ -74,7 +73,7 @@ def made_up_words(types: int, seed: int) -> tuple[list[str], np.ndarray]:
 
 
 def make(args: argparse.Namespace) -> None:
-    """Write words, as one buffer of bytes and where each word starts, and their counts."""
+    """Write the bytes of all words, the start of each word, and the counts of the words."""
     if args.words:
         lines = [line.split(" ") for line in args.words.read_text("utf-8").splitlines()]
         words, counts = [line[0] for line in lines], np.array([int(line[1]) for line in lines])
@@ -86,7 +85,7 @@ def make(args: argparse.Namespace) -> None:
 
 
 def learn_here(args: argparse.Namespace) -> None:
-    """Learn in this process, and print its figures as JSON."""
+    """Learn merges in this process, and print the figures as JSON."""
     import subword_nmt.learn_bpe as peer
 
     from nmtkit.text.bpe import learn_bpe
@@ -143,8 +142,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="nmtkit-benchmark-") as folder:
         for types in [0] if args.words else args.types:
             path = Path(folder) / f"{types}.npz"
-            given = ["--words", args.words] if args.words else ["--types", types]
-            child("--make", path, "--seed", args.seed, *given)
+            source = ["--words", args.words] if args.words else ["--types", types]
+            child("--make", path, "--seed", args.seed, *source)
             limits = ["--merges", args.merges]
             for _ in range(args.rounds):
                 for learner in LEARNERS[: 1 + args.peer]:

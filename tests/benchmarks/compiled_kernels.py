@@ -2,11 +2,11 @@
 
     python tests/benchmarks/compiled_kernels.py 8.0 8.6 9.0 10.0 12.0        compute capabilities
 
-For each kernel, in bfloat16 or float32, and the options that change its memory, it prints the registers
-of a thread, the bytes of registers that are kept in memory instead, and the shared memory of a
-program. Exit code 1: a program needs more than the 99 KiB of shared memory that GPUs of 8.6, 8.9
-and 12.0 have. It shows no results and no times: tests/nn/test_kernels.py has results of Triton's
-interpreter, kernels.py times on a GPU.
+For each kernel, number type and option that changes its memory, it prints the registers of a
+thread, the bytes of registers that spill to memory, and the shared memory of a program. The exit
+code is 1 if a program needs more than 99 KiB of shared memory, the limit of GPUs of capability 8.6,
+8.9 and 12.0. The kernels do not run: tests/nn/test_kernels.py tests their results with Triton's
+interpreter, and kernels.py measures their time on a GPU.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ OPTIONS = {"C", "D", "H", "ROWS", "CAUSAL", "DROPS", "RELU", "MASKED"}
 
 
 class Absent:
-    """Stands in for the driver of a GPU: the compiler only asks for its compute capability."""
+    """Stand-in for the driver of a GPU, which the compiler asks only for the compute capability."""
 
     def __init__(self, capability: int) -> None:
         self._target = GPUTarget("cuda", capability, 32)
@@ -60,7 +60,7 @@ def numbers(*shape: int, dtype: torch.dtype) -> Tensor:
 
 
 def start_all() -> None:
-    """Start every kernel, with all options that change its memory."""
+    """Start every kernel with every option that changes its memory."""
     start_attention()
     start_layers()
     start_recurrent()
@@ -70,7 +70,7 @@ def start_all() -> None:
 
 
 def start_attention() -> None:
-    """Start attention within sentences, and that of a step of a search."""
+    """Start attention within sentences, and attention of a search step."""
     lengths = np.array([100, 30, 126, 256])
     where = segments(lengths, lengths).queries
     for width, causal, p in itertools.product((32, 64, 128), (False, True), (0, 0.1)):
@@ -113,7 +113,7 @@ def start_recurrent() -> None:
 
 
 def resources(program: bytes) -> tuple[int, int]:
-    """Return the registers of a thread, and the bytes of its registers that are in memory."""
+    """Return the registers of a thread, and the bytes of registers that spill to memory."""
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(program)
         file.flush()

@@ -1,7 +1,9 @@
-"""Prepare the corpus of the benchmarks once: Multi30k English-German by nmtkit's own prep, and the
-same subwords as text for other toolkits.
+"""Prepare the corpus of the benchmarks: Multi30k English-German with `nmtkit prep`, and the same
+subwords as text for other toolkits.
 
-python tests/benchmarks/corpus.py FOLDER [--from-dir RAW]     -> FOLDER/run, FOLDER/{train,dev,test}.{src,tgt}, FOLDER/vocab.txt, FOLDER/reference.txt
+python tests/benchmarks/corpus.py FOLDER [--from-dir RAW]
+
+It writes FOLDER/run, FOLDER/{train,dev,test}.{src,tgt}, FOLDER/vocab.txt and FOLDER/reference.txt.
 """
 
 from __future__ import annotations

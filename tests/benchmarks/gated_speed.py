@@ -1,8 +1,9 @@
-"""CARU-gated attention against RNNSearch of the same sizes, and against its equations written down
-plainly; in one run, taking turns.
+"""Compare CARU-gated attention with RNNSearch of the same sizes, and with a plain form of its
+equations. The systems take turns in one run.
 
-Printed: processor time of an update and of a search's steps (the best round), their ratios beside
-those of the multiply-accumulates, and the peak memory of an update, each in a process of its own.
+The output has the processor seconds of an update and of the steps of a search (best round), their
+ratios beside the ratios of multiply-accumulates, and the peak memory of an update, which a separate
+process measures.
 
 python tests/benchmarks/gated_speed.py --alignment 256 --length 15 [--rows 100] [--rounds 4]
 [--bfloat16] [--compile]
@@ -36,8 +37,8 @@ V = 8000
 
 
 class Plain:
-    """CAAtt as its equations stand (Im & Chan 2024, Eqs. 4 and 5): everything anew for every pair
-    of positions, nothing computed once per sentence.
+    """CARU-gated attention as in Im & Chan 2024, Eqs. 4 and 5: every pair of positions is computed
+    by itself, and nothing is computed once per sentence.
     """
 
     def __init__(self, model: Any) -> None:
@@ -60,14 +61,14 @@ class Plain:
 
         def attend(s: Tensor, first: bool) -> tuple[Tensor, Tensor, None]:
             x = F.linear(s, w, b)
-            own = s.unsqueeze(1).expand(-1, h.size(1), -1)
+            states = s.unsqueeze(1).expand(-1, h.size(1), -1)
             n = torch.tanh(x.unsqueeze(1) + F.linear(h, w_n, self.gate.bias))
             gate = torch.sigmoid(x).unsqueeze(1) * torch.sigmoid(
-                F.linear(torch.cat([own, h], dim=-1), w_z, b_z)
+                F.linear(torch.cat([states, h], dim=-1), w_z, b_z)
             )
             g = x.unsqueeze(1).expand_as(h) if first else (1 - gate) * h + gate * n
             scores = (
-                torch.tanh(F.linear(torch.cat([own, g], dim=-1), w_a, self.attention.query.bias))
+                torch.tanh(F.linear(torch.cat([states, g], dim=-1), w_a, self.attention.query.bias))
                 @ self.attention.v
             )
             alpha = torch.softmax(scores.unsqueeze(1) * (1 if scale is None else scale), dim=-1)
@@ -77,14 +78,14 @@ class Plain:
 
 
 def build(name: str, width: int) -> Model:
-    """A model of the paper's sizes: rnnsearch, caru, or caru with its attention written plainly."""
+    """Return a model of the paper's sizes: rnnsearch, caru, or caru-plain (with `Plain`)."""
     torch.manual_seed(1)
-    own: dict[str, Any] = {"d_alignment": width}
+    alignment: dict[str, Any] = {"d_alignment": width}
     if name != "rnnsearch":
-        own = {"alignment_width": width, "caatt_first": "linear"}
+        alignment = {"alignment_width": width, "caatt_first": "linear"}
     model = build_model(
         name.removesuffix("-plain"),
-        {"d_embedding": 256, "d_hidden": 1024, "dropout": 0.0, **own},
+        {"d_embedding": 256, "d_hidden": 1024, "dropout": 0.0, **alignment},
         Vocabularies(V, V, shared=False),
     )
     if name.endswith("-plain"):
@@ -93,7 +94,7 @@ def build(name: str, width: int) -> Model:
 
 
 def update(model: Model, length: int, rows: int, bfloat16: bool) -> Tensor:
-    """Forward and backward of one batch; what the output layer reads."""
+    """Compute forward and backward of a batch; return the states that the output layer reads."""
     model.train()
     batch = recording.made_up((length, length), torch.device("cpu"), rows)
     with torch.autocast("cpu", torch.bfloat16, enabled=bfloat16):
@@ -104,7 +105,7 @@ def update(model: Model, length: int, rows: int, bfloat16: bool) -> Tensor:
 
 
 def translate(model: Model, length: int, rows: int, beam: int) -> None:
-    """The decoder steps of a search with packed weights, without the search itself."""
+    """Compute the decoder steps of a search with packed weights, without the search itself."""
     with inference([model]):
         batch = recording.made_up((length, length), torch.device("cpu"), rows)
         memory, state = model.encode(batch), {}
@@ -116,26 +117,26 @@ def translate(model: Model, length: int, rows: int, beam: int) -> None:
 
 def show_best(label: str, works: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
     """Let works take turns; print and return the processor seconds of each in its best round."""
-    found = dict.fromkeys(works, float("inf"))
+    best = dict.fromkeys(works, float("inf"))
     for _ in range(rounds):
         for name, work in works.items():
             start = time.process_time()
             work()
-            found[name] = min(found[name], time.process_time() - start)
-    print(f"{label}  " + "  ".join(f"{name} {seconds:.3f} s" for name, seconds in found.items()))
-    return found
+            best[name] = min(best[name], time.process_time() - start)
+    print(f"{label}  " + "  ".join(f"{name} {seconds:.3f} s" for name, seconds in best.items()))
+    return best
 
 
 def most_memory() -> float:
-    """MiB that this process had at most so far (Linux; `getrusage` would begin with what its
-    parent had).
+    """Return the peak memory of this process in MiB (Linux). `getrusage` would include the peak of
+    the parent process.
     """
     lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
     return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM"))
 
 
 def peak(name: str, a: argparse.Namespace) -> float:
-    """The peak of the MiB that an update adds, in a process of its own."""
+    """Return the MiB that an update adds to the peak memory of a new process."""
     sizes = [f"--{option}={getattr(a, option)}" for option in ("alignment", "length", "rows")]
     command = [sys.executable, __file__, *sizes, f"--peak={name}", *["--bfloat16"] * a.bfloat16]
     return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)

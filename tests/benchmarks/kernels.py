@@ -1,15 +1,18 @@
-"""Time of each kernel of nmtkit/nn/kernels beside torch's operations, forward and backward.
+"""Measure the time of each kernel of nmtkit/nn/kernels beside torch's operations, forward and
+backward.
 
     NMTKIT_DEVICE=cuda python tests/benchmarks/kernels.py        about a minute, on a GPU
 
 The sizes are those of `base` with 25,000 target tokens an update: 8 heads of 64 numbers, width 512,
-33,000 subwords, bfloat16; a search has 512 sentences. Each time is the median of 20 replays of a CUDA graph.
+33,000 subwords, bfloat16. A search has 512 sentences. Each time is the median of 20 replays of a
+CUDA graph. Without a GPU, each kernel runs once, and its time is printed as 0.
 """
 
 from __future__ import annotations
 
 import functools
 import importlib
+import os
 import statistics
 import sys
 from collections.abc import Callable, Iterator
@@ -33,6 +36,9 @@ from nmtkit.nn.recurrent import GRU, Recurrent  # noqa: E402
 from nmtkit.train.loss import chunk_loss  # noqa: E402
 from tests.device import DEVICE, ON_GPU  # noqa: E402
 
+if not ON_GPU:  # Triton reads this when nmtkit loads the kernels.
+    os.environ["TRITON_INTERPRET"] = "1"
+
 SENTENCES, WIDTH, HEADS, VOCABULARY, ROWS = (
     (860, 512, 8, 33_000, 8192) if ON_GPU else (6, 16, 2, 40, 8)
 )
@@ -40,11 +46,11 @@ BEAMS, BUFFER = (512, 256) if ON_GPU else (2, 64)
 NARROW = torch.bfloat16 if ON_GPU else torch.float32  # the interpreter has no products of bfloat16
 
 Case = tuple[str, Callable[[], object]]
-"""A name, and the work that is timed."""
+"""Name of a row, and the work that is timed."""
 
 
 def microseconds(work: Callable[[], object]) -> float:
-    """Return the time of some work on a GPU; without one, do it once."""
+    """Return the time of the work on a GPU; without a GPU, do the work once and return 0."""
     work()
     if not ON_GPU:
         return 0.0
@@ -79,7 +85,7 @@ def row() -> Packing:
 
 
 def cases(kernels: ModuleType) -> Iterator[Case]:
-    """Yield what is measured, with its name."""
+    """Yield all rows of the table."""
     where = row()
     yield from attention_cases(kernels, where)
     yield from norm_cases(kernels, len(where.cells))
@@ -158,7 +164,7 @@ def affine_cases(kernels: ModuleType, count: int) -> Iterator[Case]:
 
 
 def compared(name: str, kernels: ModuleType, work: Callable[[], object]) -> Iterator[Case]:
-    """Yield work that uses the kernels if nmtkit has loaded them: with them, and without."""
+    """Yield the same work with the kernels loaded, and without them."""
 
     def done(loaded: ModuleType | None) -> None:
         gpu._kernels = loaded
@@ -170,7 +176,7 @@ def compared(name: str, kernels: ModuleType, work: Callable[[], object]) -> Iter
 
 
 def cell_cases(kernels: ModuleType) -> Iterator[Case]:
-    """Yield a training of recurrent cells on sentences of 32 words, forward and backward."""
+    """Yield recurrent layers on sentences of 32 words, forward and backward."""
     sentences, steps = (128, 32) if ON_GPU else (2, 3)
     lengths = torch.full((sentences,), steps, device=DEVICE)
     words = numbers(sentences, steps, WIDTH, dtype=torch.float32)
@@ -186,7 +192,7 @@ def cell_cases(kernels: ModuleType) -> Iterator[Case]:
 
 
 def source_attention_cases(kernels: ModuleType) -> Iterator[Case]:
-    """Yield a training of attention to 32 words by 32 states, forward and backward."""
+    """Yield the attention of 32 decoder states to 32 source words, forward and backward."""
     sentences, steps = (128, 32) if ON_GPU else (2, 3)
     h, s = (numbers(sentences, steps, WIDTH, dtype=torch.float32) for _ in range(2))
     plain = AdditiveAttention(WIDTH, WIDTH, WIDTH).to(DEVICE)
@@ -212,7 +218,7 @@ def source_attention_cases(kernels: ModuleType) -> Iterator[Case]:
 
 
 def step_cases() -> Iterator[Case]:
-    """Yield the attention of a step of a search, beam 5, half of whose buffers are used."""
+    """Yield the attention of a step of a search with beam 5; half of the buffer is used."""
     few_queries = importlib.import_module("nmtkit.nn.kernels.few_queries")
     width = WIDTH // HEADS
     q = numbers(BEAMS, 5, HEADS, width).detach().transpose(1, 2)
@@ -220,8 +226,8 @@ def step_cases() -> Iterator[Case]:
     mask = torch.zeros(BEAMS, 5, BUFFER, device=DEVICE, dtype=NARROW)
     mask[..., BUFFER // 2 :] = torch.finfo(NARROW).min
     yield "attention of a step: kernels", lambda: few_queries.attend(q, k, v, mask)
-    torchs = F.scaled_dot_product_attention
-    yield "attention of a step: torch", lambda: torchs(q, k, v, attn_mask=mask[:, None])
+    attend = F.scaled_dot_product_attention
+    yield "attention of a step: torch", lambda: attend(q, k, v, attn_mask=mask[:, None])
 
 
 def main() -> None:

@@ -1,11 +1,11 @@
-"""Are the outputs of two versions of nmtkit the same, bit for bit?
+"""Compare the outputs of two versions of nmtkit bit for bit.
 
     python tests/benchmarks/outputs.py make FOLDER        # with the version on PYTHONPATH
-    python tests/benchmarks/outputs.py compare OLD NEW    # which files differ
+    python tests/benchmarks/outputs.py compare OLD NEW    # prints the files that differ
 
-`make` prepares the demo corpus and trains one small system of every variant for 20 updates (seed 1,
-float32, one thread); then it translates, scores and runs every analysis that applies. Compared are
-weights, translations, scores, tables, figures and findings; not compared are times, commits, paths,
+`make` prepares the demo corpus and trains a small system of every variant for 20 updates (seed 1,
+float32, one thread). Then it translates, scores and runs every analysis that applies. `compare`
+reads weights, translations, scores, tables, figures and findings, but not times, commits, paths
 and checksums of inputs.
 """
 
@@ -71,7 +71,7 @@ VOLATILE = {
 
 
 def run(command: str) -> None:
-    """Run one nmtkit command; print what failed."""
+    """Run a command of nmtkit; if it fails, print the command and the end of its messages."""
     words = command.split()
     done = subprocess.run(
         [sys.executable, "-m", "nmtkit", *words], capture_output=True, text=True, check=False
@@ -95,14 +95,14 @@ def make(folder: Path) -> None:
 
 
 def plain(value: object) -> object:
-    """JSON values without what differs from call to call."""
+    """Return a JSON value without the VOLATILE keys."""
     if isinstance(value, dict):
         return {key: plain(inner) for key, inner in value.items() if key not in VOLATILE}
     return [plain(inner) for inner in value] if isinstance(value, list) else value
 
 
 def digests(folder: Path) -> dict[str, str]:
-    """Path -> SHA-256 of everything that is compared."""
+    """Return path -> SHA-256 of every compared file."""
     hashes: dict[str, str] = {}
     paths = {
         path

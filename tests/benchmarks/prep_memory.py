@@ -1,8 +1,9 @@
-"""Peak memory of prep for a text, and for texts 4 and 16 times as long, with words by Zipf's law.
+"""Measure the peak memory of prep for a text, and for texts 4 and 16 times as long, with words by
+Zipf's law.
 
 python tests/benchmarks/prep_memory.py [--pairs 100000] [--times 1 4 16] [--jobs 1]
 
-The longer the text, the more different words it has. Settings bound what prep keeps of them.
+A longer text has more different words. The settings bound the number of words that prep keeps.
 """
 
 from __future__ import annotations
@@ -20,20 +21,20 @@ from arguments import nmtkit, parser, write_json
 from bpe_learning import made_up_words
 
 AT_ONCE = 20_000
-"""Lines that are written at a time."""
+"""Number of lines that are written at a time."""
 
 
 def options() -> argparse.Namespace:
-    made = parser(__doc__, pairs=100_000, times=[1, 4, 16], jobs=1, seed=1)
-    made.add_argument("--words", type=int, default=20, help="of a line")
-    made.add_argument("--types", type=int, default=4_000_000, help="words that are drawn from")
-    made.add_argument(
+    options = parser(__doc__, pairs=100_000, times=[1, 4, 16], jobs=1, seed=1)
+    options.add_argument("--words", type=int, default=20, help="of a line")
+    options.add_argument("--types", type=int, default=4_000_000, help="words that are drawn from")
+    options.add_argument(
         "--set",
         nargs="+",
         default=["prep.max_types=300000", "prep.memory=0.25", "prep.shard_lines=20000"],
     )
-    made.add_argument("--json", type=Path)
-    return made.parse_args()
+    options.add_argument("--json", type=Path)
+    return options.parse_args()
 
 
 def write_text(paths: list[Path], words: np.ndarray, lines: int, length: int, seed: int) -> None:
@@ -55,7 +56,7 @@ def prepared(folder: Path, paths: list[Path], args: argparse.Namespace) -> dict[
     options = ["--preset", "small", "--jobs", args.jobs, "--run", run]
     options += [word for setting in args.set for word in ("--set", setting)]
     command = nmtkit("prep", *texts, *options)
-    # the peak of children is that of the largest, so each prep has a parent of its own
+    # RUSAGE_CHILDREN keeps the largest child ever, so each prep has a new parent process.
     watch = (
         "import resource, subprocess, sys; subprocess.run(sys.argv[1:], check=True);"
         "used = resource.getrusage(resource.RUSAGE_CHILDREN);"

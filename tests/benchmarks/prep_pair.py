@@ -1,8 +1,9 @@
-"""Measure the processor time of each step of prep for a pair, on real text in one shard and process.
+"""Measure the processor time of each step of prep for a sentence pair, on real text, in one shard
+and one process.
 
 python tests/benchmarks/prep_pair.py SRC TGT [--languages de en] [--rounds 3]
 
-The first round fills the caches of words, as the first shard of a worker does; the others are like
+The first round fills the caches of words, like the first shard of a worker. Later rounds are like
 its later shards.
 """
 
@@ -32,10 +33,10 @@ from nmtkit.text.side import RULES
 
 
 def options() -> argparse.Namespace:
-    made = parser(__doc__, rounds=3)
-    made.add_argument("files", nargs=2, type=Path, metavar="FILE", help="plain text")
-    made.add_argument("--languages", nargs=2, default=["de", "en"])
-    return made.parse_args()
+    options = parser(__doc__, rounds=3)
+    options.add_argument("files", nargs=2, type=Path, metavar="FILE", help="plain text")
+    options.add_argument("--languages", nargs=2, default=["de", "en"])
+    return options.parse_args()
 
 
 def main() -> None:

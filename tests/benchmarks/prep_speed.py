@@ -1,7 +1,9 @@
-"""Prep's speed and memory on real text: one worker and several, the corpus once and four times as
-long, lines a second of every stage.
+"""Measure speed and memory of prep on real text: lines a second of every stage with one worker and
+with several, and memory for the corpus once and four times.
 
-python tests/benchmarks/prep_speed.py --pair SRC TGT [--pair SRC TGT …]      (plain or compressed; repeated in turn up to --lines lines)
+python tests/benchmarks/prep_speed.py --pair SRC TGT [--pair SRC TGT …]
+
+The files are plain or compressed. Their lines are repeated until there are --lines lines.
 """
 
 from __future__ import annotations
@@ -28,18 +30,18 @@ STAGE = re.compile(r"nmtkit: (.+): ([\d,]+) lines in .*\(([\d,]+) lines/s\)")
 
 
 def options() -> argparse.Namespace:
-    made = parser(__doc__, jobs=[1, 2])
-    made.add_argument(
+    options = parser(__doc__, jobs=[1, 2])
+    options.add_argument(
         "--pair", nargs=2, type=Path, action="append", required=True, metavar=("SRC", "TGT")
     )
-    made.add_argument("--languages", nargs=2, default=["en", "de"])
-    made.add_argument("--lines", type=int, default=200_000, help="of both sides together")
-    made.add_argument(
+    options.add_argument("--languages", nargs=2, default=["en", "de"])
+    options.add_argument("--lines", type=int, default=200_000, help="of both sides together")
+    options.add_argument(
         "--times", type=int, nargs="+", default=[1, 4], help="multiples of --lines, for memory"
     )
-    made.add_argument("--rounds", type=int, default=3, help="of the comparison of --jobs")
-    made.add_argument("--json", type=Path)
-    return made.parse_args()
+    options.add_argument("--rounds", type=int, default=3, help="of the comparison of --jobs")
+    options.add_argument("--json", type=Path)
+    return options.parse_args()
 
 
 def build(
@@ -78,8 +80,8 @@ def tree_bytes(pid: int) -> tuple[int, int]:
     except (OSError, KeyError, ValueError):
         return largest, total
     for child in children:
-        one, all_below = tree_bytes(int(child))
-        largest, total = max(largest, one), total + all_below
+        largest_below, total_below = tree_bytes(int(child))
+        largest, total = max(largest, largest_below), total + total_below
     return largest, total
 
 
@@ -103,13 +105,13 @@ def prep(paths: list[Path], jobs: int, folder: Path, watch: bool = False) -> dic
         process.wait()
         seconds, after = time.perf_counter() - start, os.times()
         log.seek(0)
-        said = log.read()
+        messages = log.read()
     if process.returncode:
-        raise SystemExit(said)
+        raise SystemExit(messages)
     cpu = after.children_user + after.children_system - used.children_user - used.children_system
     stages = {
         match[1]: int(match[3].replace(",", ""))
-        for match in map(STAGE.match, said.splitlines())
+        for match in map(STAGE.match, messages.splitlines())
         if match
     }
     return {

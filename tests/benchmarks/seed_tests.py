@@ -1,4 +1,4 @@
-"""How often do tests over seeds and sentences find a difference where there is none?
+"""Count how often tests over seeds and sentences find a difference where there is none.
 
 python -m tests.benchmarks.seed_tests [--repeats 2000]
 
@@ -88,15 +88,15 @@ def shares(
 ) -> np.ndarray:
     """Return the share of p < 0.05 of each of TESTS, in percent."""
     rng, draws = np.random.default_rng(1), Draws(SENTENCES)
-    found = [
+    significant = [
         np.array(p_values(*draw(rng, seeds, seed_error, gap, wider), draws=draws)) < 0.05
         for _ in range(repeats)
     ]
-    return 100 * np.mean(found, 0)
+    return 100 * np.mean(significant, 0)
 
 
 def main() -> None:
-    """Print one row a number of seeds and an error of the seeds."""
+    """Print a row for each number of seeds and error of a seed."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--repeats", type=int, default=2000)
     repeats = parser.parse_args().repeats

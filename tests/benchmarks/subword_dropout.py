@@ -1,10 +1,11 @@
-"""Training speed with and without `train.subword_dropout`: processor time of whole epochs,
-including the draw of their subwords.
+"""Measure training speed with and without `train.subword_dropout`: processor seconds of whole
+epochs, including the draw of their subwords.
 
-Two processes of one thread each take turns, epoch by epoch. Both are nmtkit's own stage `train`;
-only its updates are made on request. Printed: target tokens in a processor second (median), the
-speed that is lost (median and range of the pairs of turns), the share of the time that the draw
-takes, and how much longer both sides are. A loss of more than 10 % ends with exit code 1.
+Two processes of one thread each take turns, epoch by epoch. Both run nmtkit's stage `train`, which
+makes its updates on request. The table shows target tokens in a processor second (median), the
+share of the speed that is lost (median and range of the pairs of turns), the share of the time that
+the draw takes, and how much longer both sides are. The exit code is 1 if more than 10 % of the
+speed is lost.
 
 python tests/benchmarks/subword_dropout.py --run RUN [--run RUN …] [--strength 0.1] [--preset small]
     [--rounds 5]
@@ -36,8 +37,8 @@ WARM_UP = 1
 
 
 def serve(a: argparse.Namespace) -> None:
-    """Train an epoch for every line of stdin; print its processor seconds, those of the draw, and
-    the tokens of source and target.
+    """Train an epoch for each line of stdin; print its processor seconds, the seconds of the draw,
+    and the numbers of source and target tokens.
     """
     begin, drawing = Resegmented.begin, [0.0]
 
@@ -54,7 +55,7 @@ def serve(a: argparse.Namespace) -> None:
             sources = sum(int(store.shard_lengths(shard)[0].sum()) for shard in shards)
             while state.epoch == epoch:
                 trainer.make_update()
-            trainer.read()  # which counts the tokens
+            trainer.read()  # counts the tokens
             seconds = time.process_time() - start
             answer = [seconds, drawing[0], sources, state.tokens - tokens]
             print(json.dumps(answer), flush=True)

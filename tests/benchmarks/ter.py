@@ -1,6 +1,7 @@
-"""TER's edits of translations: processor time with nmtkit's edit distance and with sacreBLEU's.
+"""Measure the processor time of TER's edits with nmtkit's edit distance and with sacreBLEU's.
 
-They take turns. Printed: whether all edits are equal, the median seconds of both, and their ratio.
+The two take turns. The output says that all edits are equal, the median seconds of both, and their
+ratio.
 
 python tests/benchmarks/ter.py TRANSLATIONS REFERENCES [--lines 500] [--rounds 5]
 """
@@ -23,7 +24,7 @@ Pairs = list[tuple[list[str], list[str]]]
 
 
 def edits(pairs: Pairs, distance: AbstractContextManager[None]) -> tuple[list[int], float]:
-    """Return the edits of each line, and the processor seconds that they took."""
+    """Return the number of edits of each line, and the processor seconds of all lines."""
     start = time.process_time()
     with distance:
         counts = [translation_edit_rate(*pair)[0] for pair in pairs]

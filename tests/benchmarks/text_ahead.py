@@ -1,8 +1,9 @@
-"""Lines a second of a translation whose text workers encode and decode: between the searches of
-windows; the same while Python looks for cycles of objects less often; and then during searches.
+"""Measure lines a second of a translation in three forms: text workers encode and decode between
+the searches of windows; the same with fewer garbage collections; and text workers run during the
+searches.
 
-A pause stands in for a GPU's search. It needs no processor, which a search does, so the gain of the
-last form is an upper bound. The forms take turns in one process.
+A pause stands in for the search of a GPU. Unlike a search, a pause needs no processor, so the gain
+of the third form is an upper bound. The forms take turns in one process.
 
 python tests/benchmarks/text_ahead.py --run RUN [--on SET] [--lines 60000] [--microseconds 158]
     [--readers 4] [--rounds 3]
@@ -31,16 +32,18 @@ NO_MODEL = SimpleNamespace(reads_spans=False, reads_batch_length=False, context_
 
 
 class Pausing(Translator):
-    """Pauses for the time of a search; a translation has the ids of its source."""
+    """Pauses for the time of a search; a translation has the ids of its source.
+
+    seconds: the pause for a sentence.
+    """
 
     seconds: float
-    """Of a sentence."""
 
     def _search_pieces(self, pieces: list[Piece], *_: object) -> list[NBest]:
         time.sleep(self.seconds * len(pieces))
         last = len(self.tgt_vocab) - 1
-        ids = [[min(token, last) for token in piece.ids[:-1]] for piece in pieces]
-        return [[Hypothesis(of_piece, 0.0, 0.0, True)] for of_piece in ids]
+        translations = [[min(token, last) for token in piece.ids[:-1]] for piece in pieces]
+        return [[Hypothesis(ids, 0.0, 0.0, True)] for ids in translations]
 
 
 def main() -> None:
@@ -54,13 +57,13 @@ def main() -> None:
     lines = list(itertools.islice(text, a.lines))
     translator = Pausing.for_corpus(run.prep, [NO_MODEL], SearchSettings())
     translator.seconds = a.microseconds / 1e6
-    usual = gc.get_threshold()
+    default = gc.get_threshold()
     with translator.reading(a.readers):
-        seldom = gc.get_threshold()
+        rare = gc.get_threshold()
         forms = {
-            "between": (False, usual),
-            "fewer cycles": (False, seldom),
-            "ahead": (True, seldom),
+            "between": (False, default),
+            "fewer collections": (False, rare),
+            "ahead": (True, rare),
         }
         taken: dict[str, list[float]] = {form: [] for form in forms}
         for _, (form, (ahead, threshold)) in itertools.product(range(a.rounds + 1), forms.items()):
@@ -70,7 +73,7 @@ def main() -> None:
                 pass
             taken[form].append(time.perf_counter() - start)
     for form, seconds in taken.items():
-        print(f"{form:12} {a.lines / statistics.median(seconds[1:]):,.0f} lines/s")
+        print(f"{form:17} {a.lines / statistics.median(seconds[1:]):,.0f} lines/s")
 
 
 if __name__ == "__main__":

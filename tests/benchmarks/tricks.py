@@ -1,9 +1,9 @@
-"""Processor time with and without each trick for a CPU (nmtkit/nn/cpu.py, and `HEAD` of
-nmtkit/translate/sampling.py).
+"""Measure processor time with and without each faster path of a CPU (nmtkit/nn/cpu.py, and `HEAD`
+of nmtkit/translate/sampling.py).
 
-Two processes of one thread each, one with the trick and one without, take turns, batch by batch.
-Printed: the median time of a turn with the trick, and the share of the time that it saves (median
-and middle half of the pairs of turns).
+Two processes of one thread each, with the path and without it, take turns, batch by batch. The
+table shows the median time of a turn with the path, and the share of the time that the path saves
+(median and middle half of the pairs of turns).
 
 python tests/benchmarks/tricks.py [--run RUN] [--rounds 15] [--only pack] [--matmul medium]
     [--preset demo]
@@ -49,12 +49,12 @@ CPU = torch.device("cpu")
 
 @contextlib.contextmanager
 def without_default_path(models: list[Model]) -> Iterator[None]:
-    """`inference` without its choice for small products."""
+    """Stand in for `inference` without its choice of a backend for small products."""
     with torch.inference_mode():
         yield
 
 
-# What takes a trick away.
+# Trick -> what replaces it by the plain form.
 WITHOUT: dict[str, Callable[[], object]] = {
     "dropout": lambda: setattr(cpu, "dropout", lambda x, p: torch.dropout(x, p, True)),
     "writes_attention_out": lambda: setattr(cpu, "SHORT", 0),
@@ -93,7 +93,7 @@ MEASURED = [
 
 
 def training(model: Model, store: Store, narrow: bool) -> Callable[[int], None]:
-    """Forward and backward of some batches."""
+    """Return a turn of training: forward and backward of UPDATES batches."""
     rows = batch_list(store.src_lengths, store.tgt_lengths, 2048, "tgt_tokens", 1, 0)
     autocast: dict[str, Any] = {"device_type": "cpu", "dtype": torch.bfloat16, "enabled": narrow}
 
@@ -116,7 +116,7 @@ def training(model: Model, store: Store, narrow: bool) -> Callable[[int], None]:
 
 
 def search(model: Model, store: Store, narrow: bool) -> Callable[[int], None]:
-    """Beam search of some sentences, all to the same length."""
+    """Return a turn of search: 40 sentences, each translation STEPS subwords long."""
     linear.pack(model.eval(), "bfloat16" if narrow else "float32")
     wanted = settings.build(SearchSettings, {"max_length_a": 0.0, "max_length_b": STEPS}, "search")
 
@@ -128,7 +128,9 @@ def search(model: Model, store: Store, narrow: bool) -> Callable[[int], None]:
 
 
 def draws(model: Model, store: Store, narrow: bool) -> Callable[[int], None]:
-    """Draws with top_p from 32,000 tokens, for 128 rows that are about as uneven as a model's."""
+    """Return a turn of draws with top_p: 3 draws for 128 rows from 32,000 tokens. The distribution
+    is about as uneven as that of a model.
+    """
     logits, numbers = 4 * torch.randn(128, 32_000), torch.rand(128, 1)
     wanted = settings.build(SearchSettings, {"sample": True, "top_p": 0.9}, "search")
 
@@ -140,7 +142,7 @@ def draws(model: Model, store: Store, narrow: bool) -> Callable[[int], None]:
 
 
 def adam(model: Model, store: Store, narrow: bool) -> Callable[[int], None]:
-    """Updates of the weights of words that have not occurred for a long time."""
+    """Return a turn of Adam: 5 updates of weights whose gradients have long been zero."""
     parameters = list(model.parameters())
     optimizer = torch.optim.AdamW(parameters, fused=True)
     for parameter in parameters:
@@ -153,16 +155,18 @@ def adam(model: Model, store: Store, narrow: bool) -> Callable[[int], None]:
 
 
 def serve(a: argparse.Namespace) -> None:
-    """Take a turn for every line of stdin, and print its processor time."""
+    """Take a turn for each line of stdin, and print its processor seconds."""
     trick, work, variant, precision, state = a.serve.split(",")
     if state == "without":
         WITHOUT[trick]()
     torch.set_num_threads(1)
     hardware.choose("cpu", precision, matmul=a.matmul)
     cls, run = load_variant(variant), Run(a.run)
-    own = settings.build(cls.Settings, cls.adapt(settings.load_preset(a.preset)["model"]), "model")
+    sizes = settings.build(
+        cls.Settings, cls.adapt(settings.load_preset(a.preset)["model"]), "model"
+    )
     torch.manual_seed(1)
-    model = build_model(variant, own.model_dump(), loading.vocabulary_sizes(run)).train()
+    model = build_model(variant, sizes.model_dump(), loading.vocabulary_sizes(run)).train()
     turn = {"training": training, "search": search, "draws": draws, "Adam": adam}[work](
         model, Store(run.prep / "train"), precision == "bfloat16"
     )
@@ -173,7 +177,7 @@ def serve(a: argparse.Namespace) -> None:
 
 
 def measure(a: argparse.Namespace, trick: str, *work: str) -> str:
-    """A row of the table."""
+    """Measure with and without a path, and return a row of the table."""
     common = ["--run", str(a.run), "--matmul", a.matmul, "--preset", a.preset]
     commands = [
         [sys.executable, __file__, *common, "--serve", ",".join((trick, *work, state))]
@@ -191,7 +195,7 @@ def main() -> None:
     parser.add_argument(
         "--run", type=Path, help="a prepared run with documents; without it the demo is prepared"
     )
-    parser.add_argument("--only", choices=WITHOUT, help="one trick")
+    parser.add_argument("--only", choices=WITHOUT, help="measure one path")
     parser.add_argument("--matmul", default="auto", help="as train.matmul")
     parser.add_argument("--preset", default="small", help="the sizes of the model")
     parser.add_argument("--serve", help=argparse.SUPPRESS)

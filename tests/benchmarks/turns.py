@@ -1,4 +1,4 @@
-"""Two processes that take turns: what else the machine does slows both of them alike."""
+"""Let two processes take turns, so that other work of the machine slows both of them equally."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ def take_turns(commands: Sequence[list[str]], turns: int, **options: Any) -> lis
     """Start two processes and let them take turns; the order is reversed each time.
 
     Args:
-        commands: programs that do one turn of work for each line of stdin, and then print a line of
-            JSON.
-        turns: of each process.
-        options: of subprocess.Popen.
-    Returns: the answers of each process.
+        commands: programs that do a turn of work and print a line of JSON for each line of stdin.
+        turns: number of turns of each process.
+        options: options of subprocess.Popen.
+    Returns: the JSON values of each process.
     """
     options |= {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     processes = [subprocess.Popen(command, **options) for command in commands]

@@ -1,11 +1,11 @@
-"""What a rank needs to open a training set of 100 million pairs and to begin an epoch: time, memory
-and the padding of the batches.
+"""Measure the time and memory that a rank needs to open a training set of 100 million pairs and to
+begin an epoch, and the padding of the batches.
 
 The set is synthetic: only its lengths are written (target lengths from a gamma distribution with a
-mean of 27 subwords, sources of 0.6 to 1.6 times the target), and the files of ids are empty space.
-A process of its own opens the set and batches windows. Printed: processor seconds and the growth of
-resident memory since the imports. The exit code is 1 above a limit: 1 second to open, 2 seconds for
-a window, 500 MB, 4 % padding.
+mean of 27 subwords, sources of 0.6 to 1.6 times the target), and the files of ids are sparse. A new
+process opens the set and batches windows. It prints processor seconds and the growth of resident
+memory since the imports. The exit code is 1 above a limit: 1 second to open, 2 seconds for a
+window, 500 MB, 4 % padding.
 
 python tests/benchmarks/window_order.py FOLDER [--pairs 100_000_000] [--shards 500] [--windows 5]
     [--batch-size 25000]
@@ -32,7 +32,7 @@ LIMITS = {"open": 1.0, "window": 2.0, "MB": 500, "padding": 0.04}
 
 
 def write_lengths(folder: Path, shard: int, pairs: int) -> None:
-    """Write a shard of which only the lengths are real."""
+    """Write a shard with real lengths and a sparse file of ids."""
     draw = np.random.default_rng(shard)
     tgt = np.clip(draw.gamma(2.2, 12, pairs), 1, 150).astype(np.int64) + 1
     src = np.clip(np.round(tgt * draw.lognormal(0, 0.25, pairs)), 1, 150).astype(np.int64) + 1
@@ -45,12 +45,12 @@ def write_lengths(folder: Path, shard: int, pairs: int) -> None:
 
 
 def memory() -> float:
-    """Return the most megabytes that this process has held, file pages included."""
+    """Return the peak memory of this process in MB, including file pages."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
 
 
 def measure(folder: Path, windows: int, batch_size: int) -> None:
-    """Open the set and begin windows, then print the table; in a process of its own."""
+    """Open the set, begin windows and print the table; called in a new process."""
     settings = build(TrainSettings, {"batch_size": batch_size}, "train")
     imports, start = memory(), time.process_time()
     store = Store(folder)

@@ -1,5 +1,5 @@
-"""Translate with nmtkit's Translator (batching, search, worker processes; subwords in, subwords
-out). Usage: decode_nmtkit.py SETTING.json
+"""Translate with nmtkit's Translator: batching, search and worker processes, from subwords to
+subwords. Usage: decode_nmtkit.py SETTING.json
 """
 
 import contextlib
@@ -11,7 +11,7 @@ from rounds import Rounds, settings
 
 
 class Subwords:
-    """Text that is segmented already."""
+    """Stand-in for a side of the text: lines are subwords already."""
 
     def __init__(self, splitter):
         self.splitter = splitter
@@ -52,8 +52,8 @@ def main():
     torch.set_num_threads(s["threads"])
     run = Run(Path(s["run"]))
     vocabularies = load_vocabularies(run.prep)
-    found = hardware.choose("cpu", s["search"].get("precision", "auto"))
-    model = loading.load_system(run, run.find_system(s["system"]), "cpu", precision=found.precision)
+    precision = hardware.choose("cpu", s["search"].get("precision", "auto")).precision
+    model = loading.load_system(run, run.find_system(s["system"]), "cpu", precision=precision)
     if s["shortest"]:
         never_ending(model)
     lines = Path(s["corpus"], "test.src").read_text("utf-8").split("\n")[:-1][: s["sentences"]]
@@ -66,15 +66,15 @@ def main():
     side = Subwords(Splitter())
 
     def translate(beam):
-        chosen = build(SearchSettings, {**values, "beam": beam, "nbest": 1}, "search")
-        translator = Translator([model], side, side, *vocabularies, chosen, "cpu", s["jobs"])
+        search = build(SearchSettings, {**values, "beam": beam, "nbest": 1}, "search")
+        translator = Translator([model], side, side, *vocabularies, search, "cpu", s["jobs"])
         alone = s["jobs"] > 1 or s["threads"] == 1
         with workers.one_thread(torch.device("cpu")) if alone else contextlib.nullcontext():
             return translator.translate_window(lines)
 
     rounds.serve(
         translate,
-        lambda found: [vocabularies[1].encode(one.subwords)[:-1] for one in found],
+        lambda translations: [vocabularies[1].encode(t.subwords)[:-1] for t in translations],
     )
 
 

@@ -1,8 +1,8 @@
-"""Timed rounds on request, one JSON line a round, inside the environment of each system.
+"""Time rounds on request, inside the environment of each system; print a JSON line for each round.
 
-The harness writes "go N"; the next N steps (or sentences) are timed and reported; in between the
-process waits, so that systems take turns. Nothing but the standard library: this file is imported
-by other toolkits' environments.
+The harness writes "go N", and the next N steps are timed. For a search it writes "translate BEAM".
+Between rounds the process waits, so that systems take turns. This file needs only the standard
+library, because the environments of other toolkits import it.
 """
 
 import json
@@ -16,7 +16,7 @@ SIDES = ("src_real", "src_all", "tgt_real", "tgt_all")
 
 
 def peak_bytes():
-    """The largest resident size of this process and of the children it waits for."""
+    """Return the peak resident memory of this process."""
     for line in Path("/proc/self/status").read_text("utf-8").splitlines():
         if line.startswith("VmHWM"):
             return int(line.split()[1]) * 1024
@@ -24,26 +24,26 @@ def peak_bytes():
 
 
 def settings():
-    """The settings that the harness has written for this process."""
+    """Return the settings that the harness wrote for this process."""
     return json.loads(Path(sys.argv[1]).read_text("utf-8"))
 
 
 class Rounds:
-    """Answers the harness; everything else that a toolkit prints goes to stderr."""
+    """The answers to the harness. Everything else that a toolkit prints goes to stderr."""
 
     def __init__(self):
         self._out = os.fdopen(os.dup(1), "w", encoding="utf-8")
-        os.dup2(2, 1)  # a toolkit's own chatter must not mix with the answers
+        os.dup2(2, 1)  # messages of a toolkit must not mix with the answers
         self._left = 0
         self._answer = {}
         self._mark = self._cpu_mark = 0.0
 
     def say(self, **values):
-        """One JSON line to the harness."""
+        """Send a JSON line to the harness."""
         print(json.dumps(values), file=self._out, flush=True)
 
     def wait(self):
-        """The next request of the harness as words; the process ends when there is none."""
+        """Return the words of the next request; end the process if there is none."""
         line = sys.stdin.readline()
         if not line.strip():
             sys.stdout.flush()
@@ -51,20 +51,21 @@ class Rounds:
         return line.split()
 
     def serve(self, translate, ids=list):
-        """Translate whenever the harness asks; report the time, and the ids of the translations.
+        """Translate at each request; send the time and the ids of the translations.
 
         Args:
-            translate: takes the beam; ids: takes what it returns, outside the time.
+            translate: translates with a beam of the given width.
+            ids: turns the result of `translate` into ids. Its time does not count.
         """
         while True:
             _, beam = self.wait()
             start, cpu = time.perf_counter(), time.process_time()
-            found = translate(int(beam))
+            translations = translate(int(beam))
             seconds, used = time.perf_counter() - start, time.process_time() - cpu
-            self.say(seconds=seconds, cpu=used, hypotheses=ids(found), peak=peak_bytes())
+            self.say(seconds=seconds, cpu=used, hypotheses=ids(translations), peak=peak_bytes())
 
     def before_step(self):
-        """Call before each step: reports a finished round, and waits for the next one."""
+        """Call before each step: send the answer of a finished round, and wait for the next request."""
         if self._left:
             return
         if self._answer:
@@ -74,8 +75,8 @@ class Rounds:
         self._mark, self._cpu_mark = time.perf_counter(), time.process_time()
 
     def after_step(self, src_real, src_all, tgt_real, tgt_all):
-        """Call after each step with its real and its padded numbers of tokens; the time since
-        the last step (loading included) is its time.
+        """Call after each step with its numbers of tokens, without and with padding. The time of a
+        step begins at the end of the last step, so it includes loading.
         """
         now, cpu = time.perf_counter(), time.process_time()
         answer = self._answer
@@ -89,7 +90,7 @@ class Rounds:
 
 
 def read_ids(path, ids, unknown=3, end=2):
-    """Lines of subwords as lists of ids ending in </s>."""
+    """Return lines of subwords as lists of ids that end in </s>."""
     return [
         [ids.get(word, unknown) for word in line.split()] + [end]
         for line in Path(path).read_text("utf-8").split("\n")[:-1]
@@ -97,7 +98,7 @@ def read_ids(path, ids, unknown=3, end=2):
 
 
 def write_words(s, frequency=""):
-    """Write the subwords without the specials, as another toolkit reads them; return the folder."""
+    """Write the vocabulary without the special tokens for another toolkit; return the folder."""
     tokens = [*read_vocabulary(Path(s["corpus"], "vocab.txt"))][4:]
     folder = Path(s["scratch"])
     folder.joinpath("vocab.txt").write_text("".join(f"{t}{frequency}\n" for t in tokens), "utf-8")
@@ -105,5 +106,5 @@ def write_words(s, frequency=""):
 
 
 def read_vocabulary(path):
-    """Tokens to ids."""
+    """Return token -> id."""
     return {token: i for i, token in enumerate(Path(path).read_text("utf-8").split("\n")[:-1])}

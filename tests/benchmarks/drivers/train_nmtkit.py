@@ -1,6 +1,4 @@
-"""Train with nmtkit's own stage `train`; only its update is watched. Usage: train_nmtkit.py
-SETTING.json
-"""
+"""Train with nmtkit's stage `train`, and time its updates. Usage: train_nmtkit.py SETTING.json"""
 
 import json
 import sys
