@@ -4,6 +4,7 @@ of their translations unfair.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -299,7 +300,7 @@ def unlike_searches(set_name: str, folders: Mapping[str, Path]) -> Unlike | None
         if len(systems) > 1:
             parts = [f"{value}: {', '.join(names)}" for value, names in systems.items()]
             differences.append(f"{key} ({'; '.join(parts)})")
-            settings += "" if key.startswith("--") else f" --set {key}=…"
+            settings += f" --set {key}=…" if key.startswith("search.") else ""
     if not differences:
         return None
     commands = []
@@ -322,6 +323,10 @@ def _search(meta: TranslationMeta, averaged: Counter[str]) -> files.JsonObject:
     if averaged and "average" in settings:
         settings["average"] = max(averaged.values())  # fewer than asked for if fewer were kept
     options = {f"--{key}": (getattr(meta, key) or "none")[:8] for key in FORCED if meta.settings}
+    names = [re.fullmatch(r"step-(\d+)", checkpoint.name) for checkpoint in meta.checkpoints]
+    steps = [int(match[1]) for match in names if match]
+    if len(averaged) == 1 and len(steps) > 1:
+        options["updates between averaged checkpoints"] = str(steps[1] - steps[0])
     return options | {
         f"search.{key}": value
         for key, value in settings.items()

@@ -1004,6 +1004,21 @@ def test_what_was_really_averaged_is_compared(searched):
     assert "search.average (1: one, many; 3: three)" in unlike_searches("test", folders).text
 
 
+def test_averages_of_checkpoints_with_unequal_distances_are_unlike(searched):
+    """Five checkpoints 100 updates apart are another mean than five 1,000 updates apart."""
+
+    def averaged(name, distance):
+        return searched(name, [(name, distance * i) for i in (7, 8, 9)], average=3)
+
+    folders = {"base": averaged("base", 100), "like": averaged("like", 100)}
+    assert unlike_searches("test", folders) is None
+    folders["far"] = averaged("far", 1000)
+    unlike = unlike_searches("test", folders)
+    distances = "updates between averaged checkpoints (100: base, like; 1000: far)"
+    assert unlike.text.endswith(f"searched with the same {distances}")
+    assert "--set" not in unlike.commands[0]
+
+
 @pytest.mark.parametrize("option", FORCED)
 def test_a_forced_translation_is_not_compared_as_a_free_one(searched, option):
     folders = {name: searched(name, [(name, 1)]) for name in "ab"}
