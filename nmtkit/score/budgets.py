@@ -45,7 +45,9 @@ def read_budget(run: Run, name: str) -> Budget | None:
     saved = [checkpoints.step_of(path) for path in checkpoints.candidates(system.checkpoints)]
     updates = max([curves.last, *saved])
     tokens = curves.tokens if updates == curves.last else None
-    about = config.preset, config.corpus, config.init_from
+    source = Path(config.init_from)  # NAME, or RUN/systems/NAME
+    of_this_run = source.parent.parent.name == run.path.name
+    about = config.preset, config.corpus, source.name if of_this_run else config.init_from
     changed = {"changed by --allow-change": "; ".join(config.changed) or "nothing"}
     of_training = changed | flat({"train": complete(TrainSettings, config.train)})
     if precision := config.hardware.get("precision"):
@@ -94,8 +96,7 @@ def _unequal_counts(budgets: Mapping[str, Budget], groups: Sequence[SeedGroup]) 
 def _unequal_properties(budgets: Mapping[str, Budget]) -> Iterator[str]:
     values: dict[str, dict[str, str]] = {label: {} for label in ABOUT}  # of each system
     for name, budget in budgets.items():
-        # Each seed may begin with the weights of that seed of another system.
-        weights = without_mark(Path(budget.init_from).name) or "random"
+        weights = _initial_weights(Path(budget.init_from)) if budget.init_from else "random"
         about = zip(ABOUT, (budget.preset, budget.corpus[:12], weights), strict=True)
         settings = ((key, toml_value(value)) for key, value in budget.settings.items())
         for label, value in (*about, *settings):
@@ -111,3 +112,11 @@ def _unequal_properties(budgets: Mapping[str, Budget]) -> Iterator[str]:
         yield f"{label} ({', '.join(each)})"
     if more := len(unlike) - len(listed):
         yield f"and {counted(more, 'more setting')} of training"
+
+
+def _initial_weights(source: Path) -> str:
+    """Return the run and the name of the system (RUN/systems/NAME) whose weights a training began
+    with, without the mark of a seed: each seed may begin with that seed of another system.
+    """
+    run, name = source.parent.parent.name, without_mark(source.name)
+    return f"{run}/{name}" if run else name

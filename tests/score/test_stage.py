@@ -26,7 +26,7 @@ from nmtkit.prep.stage import prep
 from nmtkit.records import load
 from nmtkit.run import Run
 from nmtkit.score import plain_files
-from nmtkit.score.budgets import NOT_COMPARED, unequal
+from nmtkit.score.budgets import NOT_COMPARED, read_budget, unequal
 from nmtkit.score.metrics import METRICS, TOKENIZERS
 from nmtkit.score.notes import main_notes
 from nmtkit.score.options import ScoreOptions
@@ -589,8 +589,24 @@ def test_systems_that_begin_with_weights_of_another_one_are_not_trained_alike():
     text = "The systems were not trained alike: initial weights (a random, b a)."
     assert unequal(made) == [text]
     assert not unequal({"b": made["b"], "c": made["b"]})
-    seeds = {"b-s1": "a-s1", "b-s2": "a-s2", "c": "elsewhere/systems/a"}
+    seeds = {"b-s1": "a-s1", "b-s2": "a-s2", "c": "a"}
     assert not unequal({name: Budget(9, None, "", "x", start) for name, start in seeds.items()})
+
+
+def test_systems_of_equal_names_in_two_runs_are_different_initial_weights():
+    """By default a system has the name of its variant."""
+    sources = {"a-s1": "../wmt/systems/base-s1", "a-s2": "/runs/wmt/systems/base-s2"}
+    made = {name: Budget(9, None, "", "x", source) for name, source in sources.items()}
+    assert not unequal(made)
+    made["b"] = Budget(9, None, "", "x", "../news/systems/base")
+    weights = "initial weights (a-s1 wmt/base, a-s2 wmt/base, b news/base)"
+    assert weights in unequal(made)[0]
+
+
+def test_the_path_of_a_system_of_the_same_run_is_its_name(fake):
+    for name, source in (("a", "base"), ("b", fake.run.path / "systems" / "base")):
+        fake.add(name, 0.3, init_from=str(source))
+        assert read_budget(fake.run, name).init_from == "base"
 
 
 def test_tokens_are_noticed_where_text_is_expected(tmp_path, capsys):
