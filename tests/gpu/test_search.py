@@ -1,6 +1,6 @@
 """The search on the device: it waits at a look only, with fused attention, in 16 bits too.
 
-tests/translate/test_on_a_gpu.py counts waits on a CPU, with the paths of a GPU.
+tests/translate/test_gpu_paths.py counts waits on a CPU, with the paths of a GPU.
 """
 
 import contextlib

@@ -1,5 +1,6 @@
-"""Beam search against a slow search and itself in other batches; tests/properties/test_search.py
-compares it with all sequences and with greedy search.
+"""Beam search against its definition, against itself in other batches, and when it stops.
+
+tests/properties/test_search.py compares it with all possible sequences.
 """
 
 from __future__ import annotations
@@ -10,136 +11,96 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from toy_models import Table, batch_of, of_prefixes, recurrent, sources
+from slow_search import SlowSearch, assert_same, problems
+from toy_models import Table, recurrent, sources
 
+from nmtkit.data.batches import source_batch
 from nmtkit.errors import TrainingDiverged
 from nmtkit.settings import SearchSettings
-from nmtkit.text.vocabulary import BOS, EOS, PAD
-from nmtkit.translate import beam as search_module
+from nmtkit.text.vocabulary import EOS
+from nmtkit.translate import beam as beam_module
 from nmtkit.translate import steps
 from nmtkit.translate.beam import ROUND, search
-from nmtkit.translate.hypotheses import Hypothesis, length_limit, length_penalty
+from nmtkit.translate.demands import Demand
+from nmtkit.translate.hypotheses import length_limit, length_penalty
+from nmtkit.translate.methods import decode
 
 pytestmark = pytest.mark.usefixtures("each_path")
 
 
-def options(beam=5, alpha=0.6, a=1.0, b=4, nbest=1):
-    return SearchSettings(
-        beam=beam, length_penalty=alpha, max_length_a=a, max_length_b=b, nbest=nbest
-    )
-
-
-def score(length, log_p, alpha):
-    return log_p / ((5 + length) / 6) ** alpha
-
-
-def slow_search(models, source, o, forced=()):
-    """The definition at the top of beam.py, one sentence, Python lists, whole prefixes, and no
-    stopping before the last slot is used; with a forced prefix.
-    """
-    limit = max(1, int(o.max_length_a * len(source) + o.max_length_b))
-    live, finished, unfinished, slots = [((), 0.0)], [], [], o.beam
-    for length in range(1, limit + 1):
-        candidates, rows = [], of_prefixes(models, source, [prefix for prefix, _ in live])
-        for beam, ((_, log_p), row) in enumerate(zip(live, rows, strict=True)):
-            candidates += [
-                (-(log_p + row[token]), beam, token)
-                for token in range(len(row))
-                if token not in (PAD, BOS) and forced[length - 1 : length] in ((), (token,))
-            ]
-        kept = sorted(candidates)[:slots]
-        ended = [(live[beam][0], -cost) for cost, beam, token in kept if token == EOS]
-        live = [((*live[beam][0], token), -cost) for cost, beam, token in kept if token != EOS]
-        slots -= len(ended)
-        finished += [(score(length, log_p, o.length_penalty), ids, log_p) for ids, log_p in ended]
-        if not live:
-            break
-    unfinished = [(score(limit, log_p, o.length_penalty), ids, log_p) for ids, log_p in live]
-    ranked = [(True, *r) for r in sorted(finished, key=lambda r: -r[0])] + [
-        (False, *r) for r in sorted(unfinished, key=lambda r: -r[0])
-    ]
-    return ranked[: o.nbest]
-
-
-def assert_same(found: list[Hypothesis], expected):
-    assert [(h.finished, h.ids) for h in found] == [
-        (finished, list(ids)) for finished, _, ids, _ in expected
-    ]
-    assert [h.score for h in found] == pytest.approx([s for _, s, _, _ in expected], abs=1e-10)
-    assert [h.log_prob for h in found] == pytest.approx([p for _, _, _, p in expected], abs=1e-10)
-
-
-def test_length_penalty_golden_values():
+def test_length_penalty_has_the_golden_values():
     assert length_penalty(20, 0.6) == pytest.approx(2.354362, abs=1e-6)
     assert length_penalty(20, 1.1) == pytest.approx(4.805821, abs=1e-6)
     assert length_penalty(7, 0) == 1
 
 
-@given(
-    seed=st.integers(0, 10_000),
-    vocabulary=st.integers(5, 30),
-    lengths=st.lists(st.integers(1, 9), min_size=1, max_size=4),
-    beam=st.integers(1, 7),
-    alpha=st.sampled_from([0.0, 0.6, 1.0, 2.0]),
-    eos_bias=st.sampled_from([-2.0, 0.0, 2.0]),
-    data=st.data(),
-)
+def test_length_limit_counts_the_end_of_both_sentences():
+    assert length_limit(10, SearchSettings(max_length_a=1.5, max_length_b=3)) == 18
+    assert length_limit(1, SearchSettings(max_length_a=0, max_length_b=0)) == 1
+
+
+@given(problems(), st.integers(1, 7), st.sampled_from([0.0, 0.6, 1.0, 2.0]), st.data())
 @settings(max_examples=40, deadline=None)
-def test_fast_search_is_slow_search(seed, vocabulary, lengths, beam, alpha, eos_bias, data):
-    nbest = data.draw(st.integers(1, beam))
-    models = [
-        recurrent(seed + i, vocabulary, eos_bias=eos_bias)
-        for i in range(data.draw(st.integers(1, 2)))
-    ]
-    ids = sources(seed, vocabulary, lengths)
-    o = options(beam, alpha, a=0.5, b=5, nbest=nbest)
-    for found, source in zip(search(models, batch_of(ids), o), ids, strict=True):
-        assert_same(found, slow_search(models, source, o))
+def test_beam_search_equals_its_definition(problem, beam, alpha, data):
+    models, ids = problem
+    o = SearchSettings(
+        beam=beam,
+        length_penalty=alpha,
+        max_length_a=0.5,
+        max_length_b=5,
+        nbest=data.draw(st.integers(1, beam)),
+    )
+    for hypotheses, source in zip(search(models, source_batch(ids), o), ids, strict=True):
+        assert_same(hypotheses, SlowSearch(models, source, o).search())
 
 
 @pytest.mark.parametrize("beam", [1, 4])
-def test_finished_sentences_that_stay_to_fill_a_batch_change_nothing(beam, monkeypatch):
+def test_finished_sentences_that_fill_a_batch_do_not_change_the_others(beam, monkeypatch):
     model = recurrent(7, 40, eos_bias=1.0)
     ids = sources(7, 40, [1 + (5 * i) % 17 for i in range(3 * ROUND + 5)])
-    filled, stay = [], search_module._stay
+    filled, stay = [], beam_module._stay
 
     def watched(going, halves):
-        kept = stay(going, halves)
-        filled.append(len(kept) < len(going) and not all(going[i] for i in kept))
-        return kept
+        staying = stay(going, halves)
+        filled.append(len(staying) < len(going) and not all(going[i] for i in staying))
+        return staying
 
-    monkeypatch.setattr(search_module, "_stay", watched)
-    together = search([model], batch_of(ids), options(beam, nbest=beam))
+    monkeypatch.setattr(beam_module, "_stay", watched)
+    o = SearchSettings(beam=beam, nbest=beam, max_length_b=4)
+    together = search([model], source_batch(ids), o)
     assert any(filled)
-    for source, found in zip(ids, together, strict=True):
-        (alone,) = search([model], batch_of([source]), options(beam, nbest=beam))
-        assert [(h.ids, h.finished) for h in found] == [(h.ids, h.finished) for h in alone]
-        assert [h.log_prob for h in found] == pytest.approx([h.log_prob for h in alone], abs=1e-10)
+    for source, hypotheses in zip(ids, together, strict=True):
+        assert_same(hypotheses, *search([model], source_batch([source]), o))
+
+
+def sentences_that_stay(going, **options):
+    """The result of `_stay`, after a check that it has every unfinished sentence, in order."""
+    staying = beam_module._stay(going, **options)
+    assert staying == sorted(set(staying))
+    assert {i for i, goes in enumerate(going) if goes} <= set(staying)
+    return staying
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=100))
-def test_who_is_still_searched_stays(going):
-    kept = search_module._stay(going)
-    assert kept == sorted(set(kept))
-    assert {i for i, goes in enumerate(going) if goes} <= set(kept)
-    left = len(going) - len(kept)
-    assert left == 0 or (
-        left * 8 >= len(going) and (len(kept) % ROUND == 0 or len(kept) == sum(going) <= ROUND // 2)
+def test_a_batch_shrinks_by_an_eighth_or_more_to_a_multiple_of_sixteen(going):
+    staying = len(sentences_that_stay(going))
+    leaving = len(going) - staying
+    assert leaving == 0 or (
+        leaving * 8 >= len(going) and (staying % ROUND == 0 or staying == sum(going) <= ROUND // 2)
     )
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=200))
-def test_with_graphs_a_batch_has_few_sizes(going):
-    kept = search_module._stay(going, halves=True)
-    assert kept == sorted(set(kept)) and {i for i, goes in enumerate(going) if goes} <= set(kept)
+def test_a_batch_is_halved_if_steps_are_graphs(going):
     sizes = [len(going)]
     while sizes[-1] > 1:
         sizes.append(-(-sizes[-1] // 2))
-    assert len(kept) == min(n for n in sizes if n == len(going) or n >= max(sum(going), ROUND))
+    possible = [n for n in sizes if n == len(going) or n >= max(sum(going), ROUND)]
+    assert len(sentences_that_stay(going, halves=True)) == min(possible)
 
 
 def late_winner(first_stop):
-    """Stops at once with this probability; else goes on surely to length 4 and stops there."""
+    """A model that ends at once with this probability, and otherwise surely after 3 tokens."""
     go, stop = math.log(1 - first_stop), math.log(first_stop)
     never = -60.0
     return Table(
@@ -152,67 +113,59 @@ def late_winner(first_stop):
 @pytest.mark.parametrize(
     ("first_stop", "alpha", "ids", "steps_taken"),
     [
-        # lp(4) = 1.275 for α = 0.6: going on can gain at most that factor, and here the winner
-        # comes at the limit itself.
+        # lp(4) = 1.275 for α = 0.6: going on gains at most that factor. Here the longer hypothesis
+        # ends at the limit itself, so the bound is reached.
         (0.5, 0.6, [4, 4, 4], 4),
         (0.54, 0.6, [4, 4, 4], 4),
-        (0.6, 0.6, [], 1),  # log 0.4 / lp(4) < log 0.6: stopped at the first step
-        (0.5, 0.0, [], 1),  # equal at best: the one that came first stays
+        (0.6, 0.6, [], 1),  # log 0.4 / lp(4) < log 0.6: the search stops after the first step
+        (0.5, 0.0, [], 1),  # at best equal: the earlier hypothesis stays the best
         (0.49, 0.0, [4, 4, 4], 4),
     ],
 )
-def test_stop_is_exact(first_stop, alpha, ids, steps_taken, each_path):
+def test_search_stops_when_no_live_hypothesis_can_win(
+    first_stop, alpha, ids, steps_taken, each_path
+):
     model = late_winner(first_stop)
-    found = search([model], batch_of([[4, EOS]]), options(beam=2, alpha=alpha, a=0, b=4))[0][0]
-    assert found.ids == ids
+    o = SearchSettings(beam=2, length_penalty=alpha, max_length_a=0, max_length_b=4)
+    ((hypothesis,),) = search([model], source_batch([[4, EOS]]), o)
+    assert hypothesis.ids == ids
     assert model.steps == (steps_taken if each_path == "cpu" else min(4, max(3, steps_taken)))
 
 
-def test_limit_counts_the_end_of_both():
-    assert length_limit(10, options(a=1.5, b=3)) == 18
-    assert length_limit(1, options(a=0, b=0)) == 1
+def test_equal_candidates_are_taken_in_the_order_of_beam_then_token():
+    o = SearchSettings(beam=4, nbest=4, length_penalty=0, max_length_a=0, max_length_b=2)
+    (hypotheses,) = search([Table([0.0] * 8)], source_batch([[4, EOS]]), o)
+    # Step 1 keeps </s>, 3, 4, 5, which are equal. Three slots are left, and in step 2 the
+    # candidates of beam 0 come first: </s>, 3, 4.
+    expected = [([], True), ([3], True), ([3, 3], False), ([3, 4], False)]
+    assert [(h.ids, h.finished) for h in hypotheses] == expected
 
 
-def test_ties_go_to_lower_beam_then_lower_token():
-    found = search(
-        [Table([0.0] * 8)], batch_of([[4, EOS]]), options(beam=4, alpha=0, a=0, b=2, nbest=4)
-    )[0]
-    # Step 1 keeps </s>, 3, 4, 5 (equal); three slots are left, and all of step 2 that beam 0 offers
-    # comes first: </s>, 3, 4.
-    assert [(h.ids, h.finished) for h in found] == [
-        ([], True),
-        ([3], True),
-        ([3, 3], False),
-        ([3, 4], False),
-    ]
-
-
-@pytest.mark.parametrize("beam", [1, 3])
-def test_not_finite_is_an_error(beam):
+@pytest.mark.parametrize("values", [{"beam": 1}, {"beam": 3}, {"sample": True}])
+def test_probabilities_that_are_not_finite_raise_training_diverged(values):
+    o = SearchSettings(max_length_b=4, **values)
     with pytest.raises(TrainingDiverged, match="not finite"):
-        search([Table([math.nan] * 6)], batch_of([[4, EOS]]), options(beam=beam))
+        decode([Table([math.nan] * 6)], source_batch([[4, EOS]]), o, [Demand()])
+
+
+def assert_top_sorted_is_a_stable_sort(values, k):
+    top, columns = steps.top_sorted(values, k)
+    expected, order = values.sort(dim=-1, descending=True, stable=True)
+    assert torch.equal(top, expected[:, :k])
+    assert torch.equal(columns, order[:, :k])
 
 
 @given(
     st.integers(0, 10**6), st.integers(1, 4), st.integers(1, 3000), st.integers(1, 9), st.booleans()
 )
 @settings(max_examples=50, deadline=None)
-def test_top_sorted_is_a_stable_sort(seed, rows, columns, k, coarse):
-    generator = torch.Generator().manual_seed(seed)
-    values = torch.randn(rows, columns, generator=generator)
-    if coarse:
-        values = values.round()
-    top, index = steps.top_sorted(values, k)
-    expected, where = values.sort(dim=-1, descending=True, stable=True)
-    assert torch.equal(top, expected[:, :k])
-    assert torch.equal(index, where[:, :k])
+def test_top_sorted_equals_a_stable_sort(seed, rows, columns, k, coarse):
+    values = torch.randn(rows, columns, generator=torch.Generator().manual_seed(seed))
+    assert_top_sorted_is_a_stable_sort(values.round() if coarse else values, k)
 
 
-def test_equal_entries_in_chunks_of_different_maxima():
-    """Levels of a half, so that the best entries of a row are equal to one another."""
+@pytest.mark.parametrize("k", [1, 2, 9])
+def test_top_sorted_equals_a_stable_sort_if_the_best_entries_are_equal(k):
     generator = torch.Generator().manual_seed(1)
     values = (2 * torch.randn(200, 3000, generator=generator)).round()
-    expected, where = values.sort(dim=-1, descending=True, stable=True)
-    for k in (1, 2, 9):
-        top, index = steps.top_sorted(values, k)
-        assert torch.equal(top, expected[:, :k]) and torch.equal(index, where[:, :k])
+    assert_top_sorted_is_a_stable_sort(values, k)

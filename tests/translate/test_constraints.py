@@ -1,4 +1,4 @@
-"""Phrases that must appear: the search against its definition, lines, files and Python."""
+"""Search for phrases that must appear, against its definition."""
 
 import itertools
 
@@ -6,219 +6,107 @@ import pytest
 from hypothesis import given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
-from test_beam import assert_same, options, score, slow_search
-from test_stage import read, read_json, translated
-from test_translator import heir, make, texts
-from toy_models import batch_of, of_prefixes, recurrent, sources
+from slow_search import SlowSearch, assert_same, best, problems
+from toy_models import recurrent, sources
 
-import nmtkit
-from nmtkit.data.documents import Documents
-from nmtkit.errors import ConfigError, DataError, NmtkitError
-from nmtkit.text.vocabulary import BOS, EOS, PAD
+from nmtkit.data.batches import source_batch
+from nmtkit.settings import SearchSettings
+from nmtkit.text.vocabulary import EOS
 from nmtkit.translate.beam import search
-from nmtkit.translate.demands import Demand, LineDemand
+from nmtkit.translate.demands import Demand
 from nmtkit.translate.methods import decode
 
 pytestmark = pytest.mark.usefixtures("each_path")
 
 
-def occurrences(ids, phrase, unfinished):
-    return sum(
-        ids[i : i + len(phrase)] == phrase and (i == 0 or ids[i - 1] not in unfinished)
-        for i in range(len(ids) - len(phrase) + 1)
-    )
+class SlowConstrainedSearch(SlowSearch):
+    """The search that the top of constraints.py defines, with all tokens as candidates."""
 
+    def __init__(self, models, source, settings, demand):
+        super().__init__(models, source, settings, demand.prefix)
+        self.phrases, self.unfinished = demand.phrases, demand.unfinished
 
-def lacks(ids, phrases, unfinished):
-    return [p for p in set(phrases) if occurrences(ids, p, unfinished) < phrases.count(p)]
+    def occurrences(self, ids, phrase):
+        return sum(
+            ids[i : i + len(phrase)] == phrase and (i == 0 or ids[i - 1] not in self.unfinished)
+            for i in range(len(ids) - len(phrase) + 1)
+        )
 
+    def missing(self, ids):
+        """The phrases that must occur more often."""
+        count = self.phrases.count
+        return [p for p in set(self.phrases) if self.occurrences(ids, p) < count(p)]
 
-def coverage(ids, phrases, unfinished):
-    """The definition at the top of constraints.py, from all tokens of a hypothesis."""
-    total = sum(
-        len(p) * min(phrases.count(p), occurrences(ids, p, unfinished)) for p in set(phrases)
-    )
-    begun = [0]
-    for phrase in lacks(ids, phrases, unfinished):
-        for n in range(1, min(len(phrase), len(ids) + 1)):
-            before = ids[: len(ids) - n]
-            if ids[len(ids) - n :] == phrase[:n] and not (before and before[-1] in unfinished):
-                begun.append(n)
-    return total + max(begun)
+    def coverage(self, ids):
+        occurring = sum(
+            len(p) * min(self.phrases.count(p), self.occurrences(ids, p)) for p in set(self.phrases)
+        )
+        begun = [0]
+        for phrase in self.missing(ids):
+            for n in range(1, min(len(phrase), len(ids) + 1)):
+                before = ids[: len(ids) - n]
+                joined = before and before[-1] in self.unfinished
+                if ids[len(ids) - n :] == phrase[:n] and not joined:
+                    begun.append(n)
+        return occurring + max(begun)
 
+    def allows(self, ids, token):
+        return super().allows(ids, token) and not (token == EOS and self.missing(ids))
 
-def slow_constrained(models, source, o, phrases, unfinished=(), forced=()):
-    """All tokens as candidates, rounds over lists; no stop before the last slot is used."""
-    limit = max(1, int(o.max_length_a * len(source) + o.max_length_b))
-    live, ended, slots = [((), 0.0)], [], o.beam
-    for length in range(1, limit + 1):
-        candidates, rows = [], of_prefixes(models, source, [prefix for prefix, _ in live])
-        for beam, ((prefix, log_p), row) in enumerate(zip(live, rows, strict=True)):
-            for t in range(len(row)):
-                ids = (*prefix, t)
-                possible = t not in (PAD, BOS) and forced[length - 1 : length] in ((), (t,))
-                if possible and not (t == EOS and lacks(prefix, phrases, unfinished)):
-                    candidates.append((-(log_p + row[t]), beam, t, ids))
+    def choose(self, candidates):
         groups = {}
         for candidate in sorted(candidates):
-            groups.setdefault(coverage(candidate[3], phrases, unfinished), []).append(candidate)
+            groups.setdefault(self.coverage(candidate[2]), []).append(candidate)
         rounds = itertools.zip_longest(*(groups[c] for c in sorted(groups, reverse=True)))
-        kept = [c for c in itertools.chain.from_iterable(rounds) if c is not None][:slots]
-        live = []
-        for cost, _, token, ids in sorted(kept):
-            if token == EOS or length == limit:
-                ended.append((token == EOS, score(length, -cost, o.length_penalty), ids, -cost))
-                slots -= 1
-            else:
-                live.append((ids, -cost))
-        if not live:
-            break
-    complete = [row for row in ended if not lacks(row[2], phrases, unfinished)]
-    ranked = sorted(complete or ended, key=lambda row: (not row[0], -row[1]))[: o.nbest]
-    return [(end, s, ids[:-1] if end else ids, p) for end, s, ids, p in ranked]
+        in_order = [c for c in itertools.chain.from_iterable(rounds) if c is not None]
+        return sorted(in_order[: self.slots])
+
+    def ranked(self):
+        complete = [h for h in self.ended if not self.missing(tuple(h.ids))]
+        return best(complete or self.ended, self.settings.nbest)
 
 
-@given(
-    seed=st.integers(0, 10_000),
-    vocabulary=st.integers(8, 30),
-    lengths=st.lists(st.integers(1, 9), min_size=1, max_size=4),
-    beam=st.integers(1, 6),
-    eos_bias=st.sampled_from([-2.0, 0.0, 2.0]),
-    data=st.data(),
-)
+@st.composite
+def demands_of(draw, vocabulary, count):
+    """Prefixes and phrases of a few tokens, so that phrases repeat and overlap."""
+    token = st.integers(EOS + 2, EOS + 4)
+    prefix = st.lists(token, max_size=2).map(tuple)
+    phrases = st.lists(st.lists(token, min_size=1, max_size=3).map(tuple), max_size=3).map(tuple)
+    unfinished = frozenset(draw(st.sets(st.integers(EOS + 4, vocabulary - 1), max_size=3)))
+    return [Demand((i,), draw(prefix), draw(phrases), unfinished) for i in range(count)]
+
+
+@given(problems(smallest=8), st.integers(1, 6), st.data())
 @examples(max_examples=20, deadline=None)
-def test_the_search_is_the_slow_search(seed, vocabulary, lengths, beam, eos_bias, data):
-    models = [
-        recurrent(seed + i, vocabulary, eos_bias=eos_bias)
-        for i in range(data.draw(st.integers(1, 2)))
-    ]
-    ids = sources(seed, vocabulary, lengths)
-    token = st.integers(EOS + 2, EOS + 4)  # few, so that phrases repeat and overlap
-    phrase = st.lists(token, min_size=1, max_size=3).map(tuple)
-    unfinished = frozenset(data.draw(st.sets(st.integers(EOS + 4, vocabulary - 1), max_size=3)))
-    demands = [
-        Demand(
-            (i,),
-            tuple(data.draw(st.lists(token, max_size=2))),
-            tuple(data.draw(st.lists(phrase, max_size=3))),
-            unfinished,
-        )
-        for i in range(len(ids))
-    ]
-    o = options(beam, a=0.5, b=12, nbest=data.draw(st.integers(1, beam)))
-    found = decode(models, batch_of(ids), o, demands)
-    for of_sentence, source, demand in zip(found, ids, demands, strict=True):
-        slow = slow_constrained(models, source, o, demand.phrases, unfinished, demand.prefix)
-        assert_same(of_sentence, slow)
-        if not unfinished:
-            assert not any(lacks(tuple(h.ids), demand.phrases, ()) for h in of_sentence)
+def test_constrained_search_equals_its_definition(problem, beam, data):
+    models, ids = problem
+    demands = data.draw(demands_of(models[0].vocabularies.tgt, len(ids)))
+    nbest = data.draw(st.integers(1, beam))
+    o = SearchSettings(beam=beam, max_length_a=0.5, max_length_b=12, nbest=nbest)
+    results = decode(models, source_batch(ids), o, demands)
+    for hypotheses, source, demand in zip(results, ids, demands, strict=True):
+        slow = SlowConstrainedSearch(models, source, o, demand)
+        assert_same(hypotheses, slow.search())
+        if not demand.unfinished:
+            assert not any(slow.missing(tuple(h.ids)) for h in hypotheses)
 
 
-def test_sentences_without_phrases_are_searched_as_beside_nothing():
+def test_sentences_without_phrases_get_the_results_of_beam_search():
     model, ids = recurrent(5, 40), sources(5, 40, [7, 3, 5])
-    o = options(4, b=8, nbest=4)
+    o = SearchSettings(beam=4, max_length_b=8, nbest=4)
     demands = [Demand((0,)), Demand((1,), phrases=((9, 10), (11,))), Demand((2,))]
-    found = decode([model], batch_of(ids), o, demands)
-    plain = search([model], batch_of(ids), o)
-    assert [found[0], found[2]] == [plain[0], plain[2]] and found[1] != plain[1]
-    for h in found[1]:
+    results = decode([model], source_batch(ids), o, demands)
+    plain = search([model], source_batch(ids), o)
+    assert [results[0], results[2]] == [plain[0], plain[2]] and results[1] != plain[1]
+    for h in results[1]:
         assert 11 in h.ids and (9, 10) in itertools.pairwise(h.ids)
 
 
-def test_without_phrases_the_definition_is_beam_search():
-    models, source = [recurrent(8, 20)], sources(8, 20, [6])[0]
-    o = options(4, nbest=4)
-    assert slow_constrained(models, source, o, ()) == [
-        (end, s, tuple(ids), p) for end, s, ids, p in slow_search(models, source, o)
-    ]
-
-
-def test_blocks_of_rows_have_their_own_phrases(monkeypatch):
-    model, ids = recurrent(3, 40), sources(3, 40, [7, 3, 5])
+def test_phrases_stay_with_their_rows_when_logits_come_in_blocks(monkeypatch):
+    model, batch = recurrent(3, 40), source_batch(sources(3, 40, [7, 3, 5]))
     demands = [Demand((i,), phrases=((9 + i, 10),)) for i in range(3)]
-    whole = decode([model], batch_of(ids), options(4, b=8), demands)
+    o = SearchSettings(beam=4, max_length_b=8)
+    at_once = decode([model], batch, o, demands)
     monkeypatch.setattr("nmtkit.translate.steps.BLOCK_LOGITS", 40 * 5)  # 5 rows of the 12
-    blocks = decode([model], batch_of(ids), options(4, b=8), demands)
-    assert [[h.ids for h in s] for s in blocks] == [[h.ids for h in s] for s in whole]
-
-
-def asked(*phrases):
-    return [LineDemand(i, phrases=tuple(of_line)) for i, of_line in enumerate(phrases)]
-
-
-def test_lines_have_their_phrases():
-    lines = ["a b c", "", "d e", "f"]
-    found = make(max_length_b=8).translate_window(lines, demands=asked(["j i", "c"], [], [], ["j"]))
-    assert "j i" in found[0].text and "c" in found[0].text.split() and "j" in found[3].text.split()
-    plain = make(max_length_b=8).translate_window(lines)
-    assert texts(found)[1:3] == texts(plain)[1:3]
-
-
-def test_the_translation_that_is_read_as_context_has_its_phrase():
-    documents = Documents([0], 2)
-    found = heir().translate_window(["a", "b"], documents=documents, demands=asked(["c"], []))
-    assert "c" in found[0].text.split() and "c" in found[1].text.split()
-
-
-@pytest.mark.parametrize(
-    ("line", "phrase", "values", "message"),
-    [
-        ("", "b", {}, "the source line is blank"),
-        ("a b c d", "b", {"max_source": 3}, "translated in pieces"),
-        ("a", "b zebra", {}, "'zebra' is not in the vocabulary"),
-        ("a", "a b c d e f g", {}, "7 subwords, but a translation of this line has at most 5"),
-    ],
-)
-def test_phrases_that_no_translation_can_have(line, phrase, values, message):
-    with pytest.raises(DataError, match=message) as caught:
-        make(**values).translate_window([line], demands=asked([phrase]))
-    assert "line 1" in str(caught.value.where)
-
-
-@pytest.mark.parametrize("key", ["sample", "diverse_groups"])
-def test_phrases_need_a_beam(key):
-    values = {"sample": {"sample": True}, "diverse_groups": {"diverse_groups": 3}}[key]
-    with pytest.raises(ConfigError, match="need a beam search") as caught:
-        make(**values).translate_window(["a"], demands=asked(["b"]))
-    assert key in str(caught.value.where)
-
-
-@pytest.mark.parametrize(
-    ("phrase", "values", "message"),
-    [
-        ("meadow", {"sample": True}, "need a beam search"),
-        ("meadow", {"diverse_groups": 3}, "need a beam search"),
-        ("zebra", {}, "'zebra' is not in the vocabulary"),
-    ],
-)
-def test_phrases_of_a_later_line_are_refused_before_any_output(
-    run, tmp_path, capsys, phrase, values, message
-):
-    source, phrases = tmp_path / "source", tmp_path / "phrases"
-    source.write_text("a dog\n" * 10_001)
-    phrases.write_text("\n" * 10_000 + f"{phrase}\n")
-    with pytest.raises(NmtkitError, match=message):
-        translated(run, set_names=[], source=str(source), constraints=phrases, **values)
-    assert capsys.readouterr().out == ""
-
-
-def test_a_set_with_phrases_is_recorded(run, tmp_path, capsys):
-    path = tmp_path / "phrases"
-    path.write_text("Two men\tmeadow\n\ngreen\n\n\n\nlook\n")
-    folder = translated(run, constraints=path)
-    hyps = read(folder / "hyp.txt")
-    assert "meadow" in hyps[0].lower() and "green" in hyps[2].lower() and "look" in hyps[6].lower()
-    assert len(read_json(folder / "meta.json")["constraints"]) == 64
-    capsys.readouterr()
-    translated(run, constraints=path, jobs=2)
-    assert "up to date" in capsys.readouterr().err
-
-
-def test_from_python(run):
-    system = nmtkit.load(run.path, "one", device="cpu")
-    assert system.translate([""], constraints=[[" "]]) == [""]
-    (translation,) = system.translations(["two men"], constraints=[["green", "dog"]])
-    assert {"green", "dog"} <= set(translation.subwords)
-    for lists in ([["dog"]], []):
-        with pytest.raises(DataError, match=f"{len(lists)} lists of phrases for 2 sources"):
-            system.translate(["a", "b"], constraints=lists)
+    for hypotheses, expected in zip(decode([model], batch, o, demands), at_once, strict=True):
+        assert_same(hypotheses, expected)

@@ -11,12 +11,10 @@ from hypothesis import given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
 from sacrebleu.metrics.chrf import CHRF
-from test_translator import heir, make, texts
+from toy_translators import target_copier, texts, translator
 
 from nmtkit.data.documents import Documents
-from nmtkit.errors import ConfigError
 from nmtkit.score.external_metrics import ExternalMetric
-from nmtkit.settings import SearchSettings, build
 from nmtkit.translate import risk
 from nmtkit.translate.hypotheses import Hypothesis
 from nmtkit.translate.risk import chrf, external_utility, least_risk
@@ -24,126 +22,119 @@ from nmtkit.translate.risk import chrf, external_utility, least_risk
 TEXTS = st.lists(st.text(alphabet="ab cdé", max_size=12), min_size=1, max_size=6)
 
 
-def pairwise(candidates):
+def sacrebleu_chrf(candidates):
     metric = CHRF()
     return [[metric.sentence_score(h, [r]).score for r in candidates] for h in candidates]
 
 
 @given(TEXTS)
-def test_chrf_is_sacrebleus(candidates):
-    assert chrf(candidates) == pytest.approx(np.array(pairwise(candidates)), abs=1e-9)
+def test_chrf_equals_sacrebleu(candidates):
+    assert chrf(candidates) == pytest.approx(np.array(sacrebleu_chrf(candidates)), abs=1e-9)
 
 
 @given(TEXTS, st.integers(1, 6), st.booleans(), st.integers(0, 1000))
 @examples(deadline=None)
-def test_the_choice_is_that_of_the_definition(candidates, nbest, drawn, seed):
+def test_least_risk_equals_its_definition(candidates, nbest, drawn, seed):
     draw = random.Random(seed)
     ends = sorted((draw.random() < 0.5 for _ in candidates), reverse=True)
-    hypotheses = [  # unfinished ones are far more probable
+    # Unfinished hypotheses are far more probable.
+    hypotheses = [
         Hypothesis([i], -draw.random() * 8 - 800 * end, 0.0, end) for i, end in enumerate(ends)
     ]
-    counts = [drawn or end or not any(ends) for end in ends]
-    weights = [
-        c * (drawn or math.exp(h.log_prob + 800 * h.finished))
-        for c, h in zip(counts, hypotheses, strict=True)
-    ]
-    expected = {}
-    for h, row, count in zip(candidates, pairwise(candidates), counts, strict=True):
-        risk = sum(w * value for w, value in zip(weights, row, strict=True)) / sum(weights)
-        expected.setdefault(h, (not count, -risk))
-    found = least_risk(hypotheses, candidates, nbest, drawn)
-    assert [-h.score for h in found] == pytest.approx(
-        [risk for _, risk in sorted(expected.values())[:nbest]], abs=1e-9
-    )
-    for h in found:
+    weights = [1.0 if drawn else math.exp(h.log_prob + 800 * h.finished) for h in hypotheses]
+    if any(ends) and not drawn:
+        weights = [weight * end for weight, end in zip(weights, ends, strict=True)]
+    utilities, unfinished = {}, {}
+    for text, row, weight in zip(candidates, sacrebleu_chrf(candidates), weights, strict=True):
+        utility = sum(w * value for w, value in zip(weights, row, strict=True)) / sum(weights)
+        utilities.setdefault(text, utility)
+        unfinished.setdefault(text, not weight)
+    ranked = sorted(utilities, key=lambda text: (unfinished[text], -utilities[text]))
+    chosen = least_risk(hypotheses, candidates, nbest, drawn)
+    expected = [utilities[text] for text in ranked[:nbest]]
+    assert [h.score for h in chosen] == pytest.approx(expected, abs=1e-9)
+    for h in chosen:
         assert replace(h, score=0.0) == hypotheses[h.ids[0]]
-        assert -h.score == pytest.approx(expected[candidates[h.ids[0]]][1], abs=1e-9)
+        assert h.score == pytest.approx(utilities[candidates[h.ids[0]]], abs=1e-9)
 
 
-def test_another_utility_chooses_another_translation():
+def test_given_utilities_replace_chrf():
     candidates = ["a", "abcd", "ab"]
     hypotheses = [Hypothesis([i], 0.0, 0.0, True) for i in range(3)]
-    shorter = np.array([[-float(len(text))] * 3 for text in candidates])
-    assert least_risk(hypotheses, candidates, 1, True, shorter)[0].ids == [0]
+    shorter_is_better = np.array([[-float(len(text))] * 3 for text in candidates])
+    assert least_risk(hypotheses, candidates, 1, True, shorter_is_better)[0].ids == [0]
     assert least_risk(hypotheses, candidates, 1, True)[0].ids == [1]
 
 
-class SameLetters(ExternalMetric):
-    """Counts the letters of the source that a text and another one both have, the pairs of all
-    calls in `calls`.
-    """
+def shared_letters(source, text, other):
+    return float(len({*source} & {*text} & {*other}))
+
+
+class SharedLetters(ExternalMetric):
+    """Counts the letters that a source and two translations share; keeps the rows of each call."""
 
     option, kind = "--metric", "test"
+    calls = []  # noqa: RUF012
 
     def scores(self, system, hyps, texts):
         (others,) = texts.references
-        CALLS.append(list(zip(texts.sources, hyps, others, strict=True)))
-        return [float(len({*s} & {*h} & {*o})) for s, h, o in CALLS[-1]]
+        self.calls.append(list(zip(texts.sources, hyps, others, strict=True)))
+        return list(itertools.starmap(shared_letters, self.calls[-1]))
 
     def depends_on(self, set_name, systems):
         return ""
 
 
-CALLS = []
-
-
-@pytest.mark.parametrize(("better", "most"), [(True, 1000), (False, 1000), (True, 5)])
-def test_an_external_metric_is_asked_for_pairs_of_all_lines_at_once(better, most, monkeypatch):
+@pytest.mark.parametrize(("higher_is_better", "most"), [(True, 1000), (False, 1000), (True, 5)])
+def test_external_metric_scores_the_pairs_of_all_lines_in_few_calls(
+    higher_is_better, most, monkeypatch
+):
     monkeypatch.setattr(risk, "PAIRS", most)
-    CALLS.clear()
-    lines = ["a b c", "", "d e f g", "h"]
-    options = {"sample": True, "mbr": 6}
-    candidates = make(sample=True, nbest=6).translate_window(lines)
-    translator = make(**options, batch_size=1)
-    translator.utility = external_utility(SameLetters("letters", "x", higher_is_better=better))
-    found = translator.translate_window(lines)
-    rows = list(itertools.chain(*CALLS))
-    assert [len(of_call) for of_call in CALLS[:-1]] == [most] * ((len(rows) - 1) // most)
-    expected = []
-    for line, of_line, chosen in zip(lines, candidates, found, strict=True):
-        own = [c.text for c in of_line.candidates]
-        for h in dict.fromkeys(own):
-            expected += [(line, h, o) for o in dict.fromkeys(own)]
-        if own:
-            mean = {h: sum(len({*line} & {*h} & {*o}) for o in own) / len(own) for h in own}
-            best = (max if better else min)(mean, key=mean.get)
-            assert chosen.text == best
-            assert chosen.candidates[0].score == pytest.approx(mean[best] * (1 if better else -1))
-    assert rows == expected
+    metric = SharedLetters("letters", "x", higher_is_better=higher_is_better)
+    metric.calls.clear()
+    lines, pairs = ["a b c", "", "d e f g", "h"], []
+    by_metric = translator(sample=True, mbr=6, batch_size=1)
+    by_metric.utility = external_utility(metric)
+    translations = by_metric.translate_window(lines)
+    samples = translator(sample=True, nbest=6).translate_window(lines)
+    for line, of_line, translation in zip(lines, samples, translations, strict=True):
+        candidates = [c.text for c in of_line.candidates]
+        rows = [(line, *pair) for pair in itertools.product(dict.fromkeys(candidates), repeat=2)]
+        pairs += rows
+        if candidates:
+            utilities = {
+                text: np.mean([shared_letters(line, text, other) for other in candidates])
+                for text in candidates
+            }
+            best = (max if higher_is_better else min)(utilities, key=utilities.get)
+            assert translation.text == best
+            utility = utilities[best] if higher_is_better else -utilities[best]
+            assert translation.candidates[0].score == pytest.approx(utility)
+    assert list(itertools.chain(*metric.calls)) == pairs
+    assert {len(call) for call in metric.calls[:-1]} <= {most} and len(metric.calls[-1]) <= most
 
 
-@pytest.mark.parametrize("options", [{"sample": True, "mbr": 9}, {"beam": 4, "mbr": 4}])
+@pytest.mark.parametrize(
+    ("method", "count"), [({"sample": True}, 9), ({"beam": 4}, 4)], ids=["samples", "beam"]
+)
 @pytest.mark.parametrize("jobs", [1, 2])
-def test_lines_have_the_best_of_their_candidates(options, jobs):
+def test_lines_get_the_candidates_of_least_risk(method, count, jobs):
     lines = ["a b c", "", "d e f g", "h", "i j"]
-    candidates = make(**{k: v for k, v in options.items() if k != "mbr"}, nbest=options["mbr"])
-    found = make(**options, nbest=2, jobs=jobs).translate_window(lines)
-    for of_line, chosen in zip(candidates.translate_window(lines), found, strict=True):
+    all_candidates = translator(**method, nbest=count).translate_window(lines)
+    translations = translator(**method, mbr=count, nbest=2, jobs=jobs).translate_window(lines)
+    for of_line, translation in zip(all_candidates, translations, strict=True):
+        candidates = [c.text for c in of_line.candidates]
         hypotheses = [
             Hypothesis([i], c.log_prob, 0, c.finished) for i, c in enumerate(of_line.candidates)
         ]
         if hypotheses:
-            own = [c.text for c in of_line.candidates]
-            best = least_risk(hypotheses, own, 2, "sample" in options)
-            assert [c.text for c in chosen.candidates] == [own[h.ids[0]] for h in best]
-    assert found[1].text == ""
+            best = least_risk(hypotheses, candidates, 2, "sample" in method)
+            expected = [candidates[h.ids[0]] for h in best]
+            assert [c.text for c in translation.candidates] == expected
+    assert translations[1].text == ""
 
 
-def test_the_chosen_translation_is_read_as_context():
+def test_translation_of_least_risk_is_context():
     documents = Documents([0], 2)
-    plain = texts(heir().translate_window(["a", "b"], documents=documents))
-    assert texts(heir(mbr=3).translate_window(["a", "b"], documents=documents)) == plain
-
-
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({"mbr": 6}, "search.mbr = 6 is more than search.beam = 5"),
-        ({"mbr": 3, "nbest": 4}, "search.nbest = 4 is more than search.mbr = 3"),
-        ({"mbr": -1}, "search.mbr"),
-    ],
-)
-def test_wrong_settings(values, message):
-    with pytest.raises(ConfigError) as caught:
-        build(SearchSettings, values, "search")
-    assert message in str(caught.value)
+    plain = texts(target_copier().translate_window(["a", "b"], documents=documents))
+    assert texts(target_copier(mbr=3).translate_window(["a", "b"], documents=documents)) == plain

@@ -1,5 +1,5 @@
-"""A small recurrent model, a model that is a table, and models that repeat their context: for tests
-of search, apart from nmtkit's own models.
+"""Small models for tests of search: a random recurrent model, a table of logits, and models that
+copy their context.
 """
 
 import torch
@@ -12,7 +12,9 @@ from tests.toy_recurrent import ToyRecurrent
 
 
 class Table(Model):
-    """Logits that depend on the position alone; the last row repeats. Counts the calls of decode."""
+    """Logits that depend on the position only; the last row repeats. `steps` counts calls of
+    `decode`.
+    """
 
     def __init__(self, *rows: list[float]):
         size = len(rows[0])
@@ -38,15 +40,13 @@ class Table(Model):
         return self.rows[hidden[..., 0].long().clamp(max=len(self.rows) - 1)]
 
 
-class Gossip(Model):
-    """Says the words of its context, those of one sentence after the other, whatever its source
-    is.
-    """
+class ContextCopier(Model):
+    """Translates every sentence into the source words of its context sentences, in order."""
 
     def __init__(self, vocabulary, rule):
         super().__init__(ModelSettings(), Vocabularies(src=vocabulary, tgt=vocabulary, shared=True))
         self.rule = rule
-        self.none = nn.Parameter(torch.zeros(1))
+        self.unused = nn.Parameter(torch.zeros(1))
 
     @property
     def width(self):
@@ -56,42 +56,43 @@ class Gossip(Model):
     def context_rule(self):
         return self.rule
 
-    def words(self, batch, row):
-        """What it says to a sentence, without </s>."""
-        return [] if batch.context is None else of_context(batch, row, batch.context.ids)
+    def translation(self, batch, row):
+        """The token ids of a sentence's translation, without </s>."""
+        return [] if batch.context is None else context_words(batch, row, batch.context.ids)
 
     def encode(self, batch):
-        said = torch.full((len(batch.src), 100), EOS)
-        for row in range(len(said)):
-            words = self.words(batch, row)
-            said[row, : len(words)] = torch.tensor(words, dtype=torch.long)
-        return {"said": said}
+        output = torch.full((len(batch.src), 100), EOS)
+        for row in range(len(output)):
+            words = self.translation(batch, row)
+            output[row, : len(words)] = torch.tensor(words, dtype=torch.long)
+        return {"output": output}
 
     def decode(self, tgt_in, memory, state=None):
         start = state.get("start", 0) if state else 0
         end = start + tgt_in.shape[1]
-        said = memory["said"].repeat_interleave(len(tgt_in) // len(memory["said"]), 0)
-        return said[:, start:end, None].double(), None if state is None else {"start": end}
+        output = memory["output"].repeat_interleave(len(tgt_in) // len(memory["output"]), 0)
+        return output[:, start:end, None].double(), None if state is None else {"start": end}
 
     def logits(self, hidden):
         return 10 * nn.functional.one_hot(hidden[..., 0].long(), self.vocabularies.tgt).double()
 
 
-def of_context(batch, row, ids):
-    """The words among ids of the context sentences of a row."""
+class TargetContextCopier(ContextCopier):
+    """Translates every sentence into its first source word and the target words of its context."""
+
+    def translation(self, batch, row):
+        words = [int(batch.src[row, 0])]
+        return (
+            words
+            if batch.context is None
+            else words + context_words(batch, row, batch.context.tgt_in)
+        )
+
+
+def context_words(batch, row, ids):
+    """The words of the context sentences of a row; `ids` has the sentences."""
     sentences = [i for i in batch.context.rows[row].tolist() if i >= 0]
     return [word for i in sentences for word in ids[i].tolist() if word > EOS]
-
-
-class Heir(Gossip):
-    """Says the first word of its source, and then the target sides of its context."""
-
-    def words(self, batch, row):
-        first = int(batch.src[row, 0])
-        return [
-            first,
-            *([] if batch.context is None else of_context(batch, row, batch.context.tgt_in)),
-        ]
 
 
 def recurrent(seed, vocabulary, sharpness=3.0, eos_bias=0.0):
@@ -108,7 +109,7 @@ def recurrent(seed, vocabulary, sharpness=3.0, eos_bias=0.0):
 
 
 def sources(seed, vocabulary, lengths):
-    """Random source ids of the given lengths, </s> included."""
+    """Random source ids of these lengths, </s> included."""
     generator = torch.Generator().manual_seed(seed)
     return [
         [*torch.randint(3, vocabulary, (n - 1,), generator=generator).tolist(), EOS]
@@ -116,21 +117,21 @@ def sources(seed, vocabulary, lengths):
     ]
 
 
-def batch_of(ids):
-    return source_batch(ids)
+def encoded(models, source):
+    """Each model with its memory of a source."""
+    batch = source_batch([source])
+    return [(model, model.encode(batch)) for model in models]
 
 
-def log_probs(models, source, prefix):
-    """log P(next token | prefix) by decoding the whole prefix of one sentence, without a
-    state.
+def next_log_probs(memories, prefixes):
+    """log P(token | prefix) of every token (rows: prefixes of one length), decoded without a
+    state. With several models, P is the mean of their probabilities.
+
+    Args:
+        memories: from `encoded`.
     """
-    return of_prefixes(models, source, [prefix])[0]
-
-
-def of_prefixes(models, source, prefixes):
-    """`log_probs` of prefixes of one length, decoded together."""
     tgt_in, probabilities = torch.tensor([[BOS, *prefix] for prefix in prefixes]), torch.zeros(())
-    for model in models:
-        hidden, _ = model.decode(tgt_in, model.encode(batch_of([source])))
+    for model, memory in memories:
+        hidden, _ = model.decode(tgt_in, memory)
         probabilities = probabilities + model.logits(hidden)[:, -1].softmax(-1)
-    return (probabilities / len(models)).log().tolist()
+    return (probabilities / len(memories)).log().tolist()

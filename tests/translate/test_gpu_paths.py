@@ -1,7 +1,8 @@
-"""The search as a GPU runs it, with the GPU's paths taken on a CPU."""
+"""The paths that a search takes on a GPU, taken on a CPU: 16-bit products, fused attention, waits."""
 
 import pytest
 import torch
+from slow_search import assert_same
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -19,61 +20,61 @@ from tests.train.test_waits import Lists, Reads, emulate
 LIMITS = {"max_length_a": 0, "max_length_b": 13}
 
 
-class Products(TorchDispatchMode):
+class ProductTypes(TorchDispatchMode):
     """Collects the number types of matrix products."""
 
     def __init__(self):
         super().__init__()
-        self.types = []
+        self.types = set()
 
     def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
         if operation._schema.name in {"aten::linear", "aten::mm", "aten::addmm"}:
-            self.types.append(args[1].dtype)
+            self.types.add(args[1].dtype)
         return operation(*args, **(kwargs or {}))
 
 
 @pytest.mark.parametrize("precision", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_products_of_16_bits(variant, precision, monkeypatch):
-    """Layers multiply in 16 bits, the output layer does not; the best translations stay."""
+def test_products_of_16_bits_change_translations_little(variant, precision, monkeypatch):
+    """Layers multiply in 16 bits, the output layer in 32."""
     emulate(monkeypatch)
     model = Case(variant).build(dtype=torch.float32)
-    batch, options = batch_for(model), SearchSettings(beam=3, **LIMITS)
-    exact = search([model], batch, options)
+    batch, settings = batch_for(model), SearchSettings(beam=3, **LIMITS)
+    exact = search([model], batch, settings)
     for module in model.modules():
         if isinstance(module, Packable):
             module.narrow = precision
-    products = Products()
+    products = ProductTypes()
     with products:
-        rounded = search([model], batch, options)
-    assert {precision, torch.float32} == set(products.types)
+        rounded = search([model], batch, settings)
+    assert products.types == {precision, torch.float32}
     assert not torch.is_autocast_enabled("cpu")
-    for (first, *_), (second, *_) in zip(exact, rounded, strict=True):
-        if first.ids == second.ids:
-            assert second.log_prob == pytest.approx(first.log_prob, abs=0.3)
-    same = [a[0].ids == b[0].ids for a, b in zip(exact, rounded, strict=True)]
-    assert sum(same) >= len(same) - 1
+    pairs = [(first, second) for (first, *_), (second, *_) in zip(exact, rounded, strict=True)]
+    alike = [(first, second) for first, second in pairs if first.ids == second.ids]
+    assert len(alike) >= len(pairs) - 1
+    for first, second in alike:
+        assert second.log_prob == pytest.approx(first.log_prob, abs=0.3)
 
 
-def test_pack_chooses_the_type_of_a_gpu():
-    for precision, expected in (("bfloat16", torch.bfloat16), ("float16", torch.float16)):
-        layer = torch.nn.Sequential(*Case("transformer").build(dtype=torch.float32).encoder)
-        pack(layer.to("meta"), precision)
-        assert {m.narrow for m in layer.modules() if isinstance(m, Packable)} == {expected}
-    pack(layer, "float32")
-    assert {m.narrow for m in layer.modules() if isinstance(m, Packable)} == {None}
+def test_pack_gives_layers_on_a_gpu_their_number_type():
+    layers = torch.nn.Sequential(*Case("transformer").build(dtype=torch.float32).encoder)
+    layers.to("meta")
+    types = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": None}
+    for precision, expected in types.items():
+        pack(layers, precision)
+        assert {m.narrow for m in layers.modules() if isinstance(m, Packable)} == {expected}
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_fused_attention_gets_keys_in_its_layout(variant, monkeypatch):
-    """torch's fused kernels read keys and values whose last dimension lies side by side."""
+def test_fused_attention_gets_vectors_without_gaps(variant, monkeypatch):
+    """torch's fused kernels read keys and values whose last dimension is contiguous."""
     emulate(monkeypatch)
     model = Case(variant).build(dtype=torch.float32)
-    strides, plain = set(), F.scaled_dot_product_attention
+    strides, attention = set(), F.scaled_dot_product_attention
 
     def watched(*tensors, **values):
         strides.update(x.stride(-1) for x in tensors)
-        return plain(*tensors, **values)
+        return attention(*tensors, **values)
 
     monkeypatch.setattr(F, "scaled_dot_product_attention", watched)
     search([model], batch_for(model), SearchSettings(beam=3, **LIMITS))
@@ -95,8 +96,8 @@ every_variant_and_method = pytest.mark.parametrize(
 )
 
 
-def found_by(model, method, **limits):
-    """Return the translations of sentences, of which some have forced prefixes."""
+def translations(model, method, **limits):
+    """The translations of a batch; every second one has a forced prefix."""
     settings = SearchSettings(**METHODS[method], **(LIMITS | limits))
     batch = batch_for(model)
     demands = [Demand((i,), (5, 6) if i % 2 else ()) for i in range(len(batch.src))]
@@ -104,36 +105,31 @@ def found_by(model, method, **limits):
 
 
 @every_variant_and_method
-def test_translations_do_not_depend_on_the_path(variant, method, monkeypatch):
+def test_translations_do_not_depend_on_the_steps_between_looks(variant, method, monkeypatch):
     model = Case(variant).build()
-    expected = found_by(model, method)
+    expected = translations(model, method)
     emulate(monkeypatch)
     for look in (1, 5, 8):
         monkeypatch.setattr(beam, "LOOK", look)
-        for of_sentence, exact in zip(found_by(model, method), expected, strict=True):
-            assert [(h.ids, h.finished) for h in of_sentence] == [
-                (h.ids, h.finished) for h in exact
-            ]
-            assert [h.log_prob for h in of_sentence] == pytest.approx(
-                [h.log_prob for h in exact], abs=1e-9
-            )
+        for hypotheses, exact in zip(translations(model, method), expected, strict=True):
+            assert_same(hypotheses, exact)
 
 
 @every_variant_and_method
-def test_a_search_waits_for_the_device_every_eighth_step(variant, method, monkeypatch):
+def test_search_waits_for_the_device_only_every_eighth_step(variant, method, monkeypatch):
     emulate(monkeypatch)
-    reads, steps, decoders_step = [], [], Decoders.step
+    reads, reads_before_step, step = [], [], Decoders.step
 
     def counted(self, last, pick):
-        if not steps:
-            del reads[:]  # of the beginning
-        steps.append(len(reads))
-        return decoders_step(self, last, pick)
+        if not reads_before_step:
+            reads.clear()  # those before the first step
+        reads_before_step.append(len(reads))
+        return step(self, last, pick)
 
     monkeypatch.setattr(Decoders, "step", counted)
     model = Case(variant).build()
     with Reads(reads), Lists(reads):
-        found_by(model, method, max_length_a=4)
-    looks = -(-len(steps) // 8)
-    assert len(steps) >= 8 and reads == ["cpu", "numpy"] * looks
-    assert steps == [2 * (step // 8) for step in range(len(steps))]
+        translations(model, method, max_length_a=4)
+    steps = len(reads_before_step)
+    assert steps >= 8 and reads == ["cpu", "numpy"] * -(-steps // 8)
+    assert reads_before_step == [2 * (i // 8) for i in range(steps)]
