@@ -1,9 +1,9 @@
-"""An independent check of the demo's German: it reads the words again, with paradigms written here,
-and says what is wrong.
+"""An independent check of the demo's German. It reads the words again, with paradigms of its own,
+and yields the mistakes.
 
-What it takes from the generator: the constituents' boundaries and the lexicon's noun and verb forms
-(which have tests of their own). What it finds out itself: gender, number and case of every noun
-phrase from its words, what each preposition and verb governs, and where verbs may stand.
+It takes from the generator the boundaries of constituents and the noun and verb forms of the
+lexicon, which have their own tests. It derives gender, number and case of every noun phrase from
+the words, what each preposition and verb governs, and where verbs may be.
 """
 
 import tomllib
@@ -35,21 +35,23 @@ FUNCTION_CASE = {"NP-SB": "n", "NP-OA": "a", "NP-DA": "d", "NP-AG": "g"}
 
 
 def like_the_ending(case: str, column: int) -> str:
-    """dies-er dies-e dies-es ...: what is left of the article's form."""
+    """The ending of dies-er, dies-e, dies-es, …: that of the article."""
     return {"die": "e", "das": "es"}.get(THE[case][column], THE[case][column][1:])
 
 
 def like_a_ending(case: str, column: int) -> str:
-    """ein keine ...: as like_the, but bare in the nominative masculine and the nominative and
-    accusative neuter.
+    """The ending of ein, keine, …: as `like_the_ending`, but none in the nominative masculine and
+    in the nominative and accusative neuter.
     """
     return "" if (case, column) in {("n", 0), ("n", 2), ("a", 2)} else like_the_ending(case, column)
 
 
 def adjective_ending(kind: str, case: str, column: int) -> str:
-    """Weak: -e in the five direct singular cells but the masculine accusative, -en elsewhere.
-    Strong: the article's own ending, but -en in the genitive singular of masculine and neuter.
-    Mixed: strong where ein is bare, weak elsewhere.
+    """The ending of an adjective.
+
+    Weak: -e in the nominative singular, and in the accusative singular but for the masculine; -en
+    elsewhere. Strong: the ending of the article, but -en in the genitive singular of masculine and
+    neuter. Mixed: strong where ein has no ending, weak elsewhere.
     """
     weak = "e" if column < 3 and (case == "n" or (case == "a" and column > 0)) else "en"
     if kind == "weak":
@@ -64,9 +66,7 @@ def adjective_ending(kind: str, case: str, column: int) -> str:
 
 
 def determiner_cells(form: str) -> tuple[set[tuple[str, int]], str]:
-    """The (case, column) cells a determiner can stand for, and the endings it leaves to
-    adjectives.
-    """
+    """The (case, column) cells of a determiner, and the kind of the adjectives after it."""
     cells = [(case, column) for case in CASES for column in range(4)]
     if any(form in forms for forms in THE.values()):
         return {(case, column) for case, column in cells if THE[case][column] == form}, "weak"
@@ -92,8 +92,8 @@ def noun_table() -> dict[str, list[tuple[str, int, object]]]:
 
 @cache
 def finite_table() -> dict[str, set[tuple[str, int]]]:
-    """Finite form as spoken in one word (prefix joined and not) -> (infinitive, agreement);
-    auxiliaries under their own form.
+    """Finite form, with and without its prefix -> (infinitive, agreement); auxiliaries have no
+    infinitive.
     """
     table: dict[str, set[tuple[str, int]]] = {}
     for verb in [*entries("verbs"), *entries("copulas")]:
@@ -116,9 +116,33 @@ def kids(node: Node) -> list[Leaf]:
     return [kid for kid in node.kids if isinstance(kid, Leaf)]
 
 
+def inner(node: Node) -> list[Node]:
+    """The constituents directly under a node."""
+    return [kid for kid in node.kids if isinstance(kid, Node)]
+
+
 def parts(node: Node) -> dict[str, Node]:
-    """A clause's fields."""
-    return {kid.label: kid for kid in node.kids if isinstance(kid, Node)}
+    """The fields of a clause."""
+    return {kid.label: kid for kid in inner(node)}
+
+
+def bracket(clause: Node) -> list[Leaf]:
+    """The words of the left and of the right bracket of a clause."""
+    fields = parts(clause)
+    return (kids(fields["LK"]) if "LK" in fields else []) + kids(fields["RK"])
+
+
+def labelled(tree: Node, *labels: str) -> Iterator[Node]:
+    """The nodes with one of these labels."""
+    return (node for node in tree.nodes() if node.label in labels)
+
+
+def forms(words: list[Leaf]) -> list[str]:
+    return [leaf.form for leaf in words]
+
+
+def text(node: Node) -> str:
+    return " ".join(forms(leaves(node)))
 
 
 def governor(tree: Node, pp: Node) -> str:
@@ -130,15 +154,13 @@ def governor(tree: Node, pp: Node) -> str:
 
 
 def preposition_case(tree: Node, pp: Node) -> tuple[str, str]:
-    """Case that a prepositional phrase must have, and its article if that has melted into the
+    """The case that a prepositional phrase must have, and the article if it has melted into the
     preposition.
     """
     form = kids(pp)[0].form
     preposition, _, article = GRAMMAR["melted"].get(form, form).partition(" ")
     verb = governor(tree, pp)
-    nouns = [
-        leaf for kid in pp.kids if isinstance(kid, Node) for leaf in kids(kid) if leaf.tag == "NN"
-    ]
+    nouns = [leaf for kid in inner(pp) for leaf in kids(kid) if leaf.tag == "NN"]
     place = any("place" in noun.classes for leaf in nouns for _, _, noun in noun_table()[leaf.form])
     if (verb, preposition) in ACCUSATIVE_PP and not (
         place and verb not in {"legen", "stellen", "werfen"}
@@ -148,10 +170,10 @@ def preposition_case(tree: Node, pp: Node) -> tuple[str, str]:
 
 
 def analyse(np: Node, case: str, article: str = "") -> set[int]:
-    """The agreement (0 first person, 1 singular, 2 plural) a noun phrase can have in a case; empty
-    if its words do not fit together.
+    """The agreements (0 first person, 1 singular, 2 plural) of a noun phrase in a case; empty if
+    its words do not fit together.
     """
-    coordinated = [kid for kid in np.kids if isinstance(kid, Node) and kid.label == "NP"]
+    coordinated = [kid for kid in inner(np) if kid.label == "NP"]
     if coordinated:
         return {2} if all(analyse(part, case) for part in coordinated) else set()
     words = [leaf for leaf in kids(np) if leaf.tag != ","]
@@ -179,48 +201,43 @@ def analyse(np: Node, case: str, article: str = "") -> set[int]:
 
 
 def noun_phrases(tree: Node) -> Iterator[str]:
-    """Article, adjectives and noun agree in gender, number and the case that their place
-    demands.
-    """
-    for node in tree.nodes():
-        if node.label in FUNCTION_CASE and not analyse(node, FUNCTION_CASE[node.label]):
-            yield f"{node.label}: {' '.join(leaf.form for leaf in leaves(node))}"
+    """Article, adjectives and noun agree in gender, number and the case of their function."""
+    for node in labelled(tree, *FUNCTION_CASE):
+        if not analyse(node, FUNCTION_CASE[node.label]):
+            yield f"{node.label}: {text(node)}"
 
 
 def prepositions(tree: Node) -> Iterator[str]:
     """A prepositional phrase has the case its preposition (and verb) demand."""
-    for node in tree.nodes():
-        if node.label == "PP":
-            case, article = preposition_case(tree, node)
-            inner = next(kid for kid in node.kids if isinstance(kid, Node))
-            if not analyse(inner, case, article):
-                yield f"PP: {' '.join(leaf.form for leaf in leaves(node))}"
+    for node in labelled(tree, "PP"):
+        if not analyse(inner(node)[0], *preposition_case(tree, node)):
+            yield f"PP: {text(node)}"
 
 
 def objects(tree: Node) -> Iterator[str]:
     """Dative verbs have a dative alone, verbs with two objects one of each case, all others an
     accusative.
     """
-    for node in tree.nodes():
-        if node.label in {"S", "SSUB", "SINF"} and "MF" in parts(node):
-            phrases = [kid for kid in parts(node)["MF"].kids if isinstance(kid, Node)]
-            found = sorted(kid.label for kid in phrases if kid.label in {"NP-OA", "NP-DA"})
+    for node in labelled(tree, "S", "SSUB", "SINF"):
+        if "MF" in parts(node):
+            labels = sorted(kid.label for kid in inner(parts(node)["MF"]))
+            labels = [label for label in labels if label in {"NP-OA", "NP-DA"}]
             lemma = node.info.verb.lemma
-            one = ["NP-DA"] if lemma in DATIVE_VERBS else ["NP-OA"]
-            if found and found != (["NP-DA", "NP-OA"] if len(found) == 2 else one):
-                yield f"{lemma}: {found}"
+            single = ["NP-DA"] if lemma in DATIVE_VERBS else ["NP-OA"]
+            if labels and labels != (["NP-DA", "NP-OA"] if len(labels) == 2 else single):
+                yield f"{lemma}: {labels}"
 
 
 def relative_pronouns(tree: Node) -> Iterator[str]:
     """A relative pronoun has the gender and number of the noun before it, and the case of its
-    gap.
+    function in the clause.
     """
     for node in tree.nodes():
-        for kid in node.kids:
-            if isinstance(kid, Node) and kid.label == "SREL":
-                opening = [leaf.form for leaf in kids(parts(kid)["C"])]
+        for kid in inner(node):
+            if kid.label == "SREL":
+                opening = forms(kids(parts(kid)["C"]))
                 noun = next(leaf.form for leaf in kids(node) if leaf.tag == "NN")
-                middle = {child.label for child in parts(kid)["MF"].kids if isinstance(child, Node)}
+                middle = {child.label for child in inner(parts(kid)["MF"])}
                 lemma = kid.info.verb.lemma
                 if len(opening) == 2:
                     fixed = FIXED_CASE.get(opening[0], "d")
@@ -237,8 +254,8 @@ def relative_pronouns(tree: Node) -> Iterator[str]:
 
 
 def agreement_of(np: Node) -> set[int]:
-    """The agreement of a noun phrase in the case that its label says (any, for one inside a
-    prepositional phrase).
+    """The agreements of a noun phrase in the case of its label; in any case inside a prepositional
+    phrase.
     """
     cases = FUNCTION_CASE.get(np.label, CASES)
     return set().union(*(analyse(np, case, "") for case in cases))
@@ -246,43 +263,39 @@ def agreement_of(np: Node) -> set[int]:
 
 def subject_and_verb(tree: Node) -> Iterator[str]:
     """The finite verb agrees with the subject's words."""
-    for node in tree.nodes():
-        if node.label not in {"S", "SSUB", "SREL"}:
-            continue
+    for node in labelled(tree, "S", "SSUB", "SREL"):
         fields = parts(node)
-        bracket = kids(fields.get("LK", fields["RK"]))
-        verb = bracket[-1].form
-        place = [
+        verb = kids(fields.get("LK", fields["RK"]))[-1].form
+        subjects = [
             kid
-            for name in ("VF", "MF")
-            if name in fields
-            for kid in fields[name].kids
-            if isinstance(kid, Node) and kid.label == "NP-SB"
+            for field in (fields.get("VF"), fields["MF"])
+            if field
+            for kid in inner(field)
+            if kid.label == "NP-SB"
         ]
-        if place:
-            subject = analyse(place[0], "n")
+        if subjects:
+            subject = analyse(subjects[0], "n")
         else:
             host = next(other for other in tree.nodes() if node in other.kids)
             pronoun = kids(fields["C"])[-1].form
             subject = agreement_of(host) & ({1} if pronoun in {"der", "das"} else {1, 2})
         if not subject & {agreement for _, agreement in finite_table().get(verb, set())}:
-            yield f"{verb}: {' '.join(leaf.form for leaf in leaves(node))}"
+            yield f"{verb}: {text(node)}"
 
 
 def verb_second(tree: Node) -> Iterator[str]:
     """A main clause has one constituent, or in a yes-no question none, before its one finite verb,
     and no finite verb at its end.
     """
-    for node in tree.nodes():
-        if node.label == "S":
-            fields = parts(node)
-            yes_no = node.info.question == "yn"
-            front, left, right = fields["VF"].kids, kids(fields["LK"]), kids(fields["RK"])
-            names = [kid.label for kid in node.kids if isinstance(kid, Node)]
-            if names != ["VF", "LK", "MF", "RK", "NF"] or len(front) != (0 if yes_no else 1):
-                yield f"fields {names}, {len(front)} in front"
-            if len(left) != 1 or left[0].form not in finite_table() or any(map(finite, right)):
-                yield f"finite verb: {[leaf.form for leaf in left + right]}"
+    for node in labelled(tree, "S"):
+        fields = parts(node)
+        front, left, right = fields["VF"].kids, kids(fields["LK"]), kids(fields["RK"])
+        if list(fields) != ["VF", "LK", "MF", "RK", "NF"]:
+            yield f"fields {list(fields)}"
+        if len(front) != (0 if node.info.question == "yn" else 1):
+            yield f"{len(front)} constituents in front"
+        if len(left) != 1 or left[0].form not in finite_table() or any(map(finite, right)):
+            yield f"finite verb: {forms(left + right)}"
 
 
 def verb_final(tree: Node) -> Iterator[str]:
@@ -290,72 +303,57 @@ def verb_final(tree: Node) -> Iterator[str]:
     its bracket with the one finite verb.
     """
     order = leaves(tree)
-    for node in tree.nodes():
-        if node.label not in {"SSUB", "SREL"}:
-            continue
-        names = [kid.label for kid in node.kids if isinstance(kid, Node)]
-        bracket = kids(parts(node)["RK"])
-        first = order.index(kids(parts(node)["C"])[0])
-        before = {",", "und", "Aber", "aber"}
-        if names != ["C", "MF", "RK", "NF"] or (first and order[first - 1].form not in before):
-            yield f"opening {names} after {order[first - 1].form}"
-        last = bracket[-1:] and finite(bracket[-1]) and bracket[-1].form in finite_table()
-        if not last or any(map(finite, bracket[:-1])):
-            yield f"bracket {[leaf.form for leaf in bracket]}"
-        if any(map(finite, kids(parts(node)["MF"]))):
+    for node in labelled(tree, "SSUB", "SREL"):
+        fields = parts(node)
+        if list(fields) != ["C", "MF", "RK", "NF"]:
+            yield f"fields {list(fields)}"
+        first = order.index(kids(fields["C"])[0])
+        if first and order[first - 1].form not in {",", "und", "Aber", "aber"}:
+            yield f"opening after {order[first - 1].form}"
+        *others, verb = kids(fields["RK"]) or [None]
+        if not (verb and finite(verb) and verb.form in finite_table()) or any(map(finite, others)):
+            yield f"right bracket {forms(kids(fields['RK']))}"
+        if any(map(finite, kids(fields["MF"]))):
             yield "finite verb in the middle"
 
 
 def prefixes(tree: Node) -> Iterator[str]:
-    """A separable prefix stands exactly once: at the end of a main clause whose finite verb is the
-    verb itself, joined everywhere else.
+    """A separable prefix occurs exactly once: at the end of a main clause whose finite verb has
+    the prefix, joined to the verb everywhere else.
     """
-    for node in tree.nodes():
-        if node.label not in {"S", "SSUB", "SREL", "SINF"}:
-            continue
-        verb, fields = node.info.verb, parts(node)
-        prefix, right = verb.de.prefix, kids(fields["RK"])
-        apart = [leaf.form for leaf in right if leaf.tag == "RP"]
-        verbs = [
-            leaf
-            for leaf in (kids(fields["LK"]) if "LK" in fields else []) + right
-            if isinstance(leaf.lex, Verb) and leaf.tag != "RP"
-        ]
+    for node in labelled(tree, "S", "SSUB", "SREL", "SINF"):
+        verb, words = node.info.verb, bracket(node)
+        prefix = verb.de.prefix
+        apart = [leaf.form for leaf in words if leaf.tag == "RP"]
+        verbs = [leaf for leaf in words if isinstance(leaf.lex, Verb) and leaf.tag != "RP"]
         split = bool(prefix) and node.label == "S" and bool(verbs) and finite(verbs[0])
         joined = sum(bool(prefix) and leaf.form.startswith(prefix) for leaf in verbs)
         if apart != [prefix] * split or joined != (bool(prefix) and not split):
-            yield f"{verb.lemma}: {[leaf.form for leaf in verbs]} {apart}"
+            yield f"{verb.lemma}: {forms(verbs)} {apart}"
         zu = prefix + "zu" if prefix else "zu "
-        if node.label == "SINF" and [leaf.form for leaf in verbs] != [zu + verb.de.simple]:
+        if node.label == "SINF" and forms(verbs) != [zu + verb.de.simple]:
             yield f"zu: {verb.lemma}"
 
 
 def negation(tree: Node) -> Iterator[str]:
-    """A clause is negated once, by nicht or by kein; kein stands for the object's article."""
-    for node in tree.nodes():
-        if node.label in {"S", "SSUB"}:
-            middle = parts(node)["MF"]
-            words = [leaf.form for leaf in kids(middle) if leaf.form == "nicht"]
-            for kid in middle.kids:
-                if isinstance(kid, Node) and kid.label == "NP-OA":
-                    words += [leaf.form for leaf in kids(kid) if leaf.form.startswith("kein")]
-            if len(words) != node.info.negated:
-                yield f"{words}"
+    """A clause is negated once, by nicht or by kein, which replaces the article of the object."""
+    for node in labelled(tree, "S", "SSUB"):
+        middle = parts(node)["MF"]
+        objects = [kid for kid in inner(middle) if kid.label == "NP-OA"]
+        words = [form for form in forms(kids(middle)) if form == "nicht"]
+        words += [f for kid in objects for f in forms(kids(kid)) if f.startswith("kein")]
+        if len(words) != node.info.negated:
+            yield f"{words}"
 
 
 def participles(tree: Node) -> Iterator[str]:
-    """The perfect takes sein with verbs of motion and change (a list of this file), haben
-    elsewhere.
-    """
+    """The perfect has sein with verbs of motion and change (`SEIN_VERBS`), haben with others."""
     for node in tree.nodes():
         if "RK" in parts(node):
-            fields = parts(node)
-            verbs = (kids(fields["LK"]) if "LK" in fields else []) + kids(fields["RK"])
-            participle = next((leaf for leaf in verbs if leaf.tag == "VBN"), None)
-            if participle:
-                auxiliary = next(leaf.form for leaf in verbs if finite(leaf))
-                sein = auxiliary in FINITE["sein"]
-                if sein != (participle.lex.lemma in SEIN_VERBS):
+            for participle in [leaf for leaf in bracket(node) if leaf.tag == "VBN"][:1]:
+                auxiliary = next(leaf.form for leaf in bracket(node) if finite(leaf))
+                has_sein = auxiliary in FINITE["sein"]
+                if has_sein != (participle.lex.lemma in SEIN_VERBS):
                     yield f"{auxiliary} {participle.form}"
 
 

@@ -1,4 +1,4 @@
-"""The demo data set as files: splits, documents, "it", contrastive pairs, probing files."""
+"""The files of the demo data set: splits, documents, "it", contrastive pairs, probing files."""
 
 import hashlib
 import itertools
@@ -30,14 +30,6 @@ def lines(path):
     return path.read_text("utf-8").splitlines()
 
 
-def digest(path):
-    return {
-        str(file.relative_to(path)): hashlib.sha256(file.read_bytes()).hexdigest()
-        for file in sorted(path.rglob("*"))
-        if file.is_file()
-    }
-
-
 def documents(folder, name):
     """The documents of a split, as lists of pairs of sentences."""
     starts = [int(line) for line in lines(folder / f"{name}.docs")]
@@ -45,12 +37,11 @@ def documents(folder, name):
     return [pairs[start:end] for start, end in zip(starts, [*starts[1:], len(pairs)], strict=True)]
 
 
-def test_files_sizes_and_documents_of_6_to_12_sentences(folder):
-    found = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
-    text = {f"{name}.{end}" for name in SPLITS for end in ("en", "de", "docs")}
-    assert found == text | {"agreement.en-de.json", "pronouns.en-de.json"} | {
-        f"probing/{task}.txt" for task in TASKS
-    }
+def test_data_set_has_its_files_and_documents_of_6_to_12_sentences(folder):
+    files = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+    expected = {f"{name}.{end}" for name in SPLITS for end in ("en", "de", "docs")}
+    expected |= {"agreement.en-de.json", "pronouns.en-de.json"}
+    assert files == expected | {f"probing/{task}.txt" for task in TASKS}
     for name, size in SPLITS.items():
         lengths = [len(document) for document in documents(folder, name)]
         assert lines(folder / f"{name}.docs")[0] == "0"
@@ -58,33 +49,32 @@ def test_files_sizes_and_documents_of_6_to_12_sentences(folder):
     assert len(set(map(len, documents(folder, "train")))) == 7
 
 
-def test_a_seed_gives_the_same_bytes_and_another_seed_others(folder, tmp_path):
-    generate(tmp_path / "again", size=1500, dev=200, test=200, seed=5)
-    assert digest(tmp_path / "again") == digest(folder)
-    generate(tmp_path / "other", size=60, dev=20, test=20, seed=6)
-    assert lines(tmp_path / "other" / "test.de")[:20] != lines(folder / "test.de")[:20]
+def test_another_seed_gives_other_sentences(folder, tmp_path):
+    generate(tmp_path, size=60, dev=20, test=20, seed=6)
+    assert lines(tmp_path / "test.de") != lines(folder / "test.de")[:20]
 
 
-def test_the_bytes_are_those_of_earlier_versions(folder):
-    """Published results are on these bytes: a change of the grammar is a new data set."""
-    together = hashlib.sha256("".join(digest(folder).values()).encode()).hexdigest()
-    assert together.startswith("4e3d01d2beba632a")
+def test_files_have_the_bytes_of_earlier_versions(folder):
+    """Published results use these bytes: a change of the grammar makes a new data set."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    digests = "".join(hashlib.sha256(path.read_bytes()).hexdigest() for path in files)
+    assert hashlib.sha256(digests.encode()).hexdigest().startswith("4e3d01d2beba632a")
 
 
-def test_train_grows_with_size_and_held_out_sets_stay(folder, tmp_path):
+def test_dev_and_test_do_not_depend_on_the_size_of_train(folder, tmp_path):
     generate(tmp_path, size=700, dev=200, test=200, seed=5)
-    assert lines(tmp_path / "test.de") == lines(folder / "test.de")
+    for name in ("dev.en", "test.de"):
+        assert lines(tmp_path / name) == lines(folder / name)
     assert len(lines(tmp_path / "train.en")) == 700
 
 
-def test_tiny_sizes(tmp_path):
-    sizes = {"train": 1, "dev": 12, "test": 13}
+def test_small_sets_have_their_sizes(tmp_path):
     generate(tmp_path, size=1, dev=12, test=13)
-    for name, count in sizes.items():
+    for name, count in {"train": 1, "dev": 12, "test": 13}.items():
         assert sum(map(len, documents(tmp_path, name))) == count
 
 
-def test_no_dev_or_test_sentence_in_train(folder):
+def test_dev_and_test_sentences_are_not_in_train(folder):
     for language in ("en", "de"):
         splits = [set(lines(folder / f"{name}.{language}")) for name in SPLITS]
         assert all(a.isdisjoint(b) for a, b in itertools.combinations(splits, 2))
@@ -94,7 +84,7 @@ def test_no_dev_or_test_sentence_in_train(folder):
         assert not train & {record["source"] for record in records}
 
 
-def test_normal_written_text(folder):
+def test_sentences_are_written_text_of_usual_lengths(folder):
     for name in SPLITS:
         for sentence in lines(folder / f"{name}.en") + lines(folder / f"{name}.de"):
             assert re.fullmatch(r"[A-ZÄÖÜ][^.?]*[.?]", sentence), sentence
@@ -108,7 +98,7 @@ def test_normal_written_text(folder):
 
 
 def thing_genders():
-    """English singular -> gender, of whatever "it" can stand for."""
+    """English singular -> gender, of every noun that "it" can stand for."""
     adjectives = {adjective.en for adjective in entries("adjectives")}  # "a secret map"
     return {
         noun.en[0]: noun.gender
@@ -118,11 +108,11 @@ def thing_genders():
 
 
 def it_pairs(folder, name):
-    """Every sentence with "it" of a split, with the sentence before it in its document."""
+    """Yield every pair with "it" of a split, after the pair before it in its document."""
     for document in documents(folder, name):
-        for before, here in zip([None, *document], document, strict=False):
-            if re.search(r"\b[Ii]t\b", here[0]):
-                yield before, here
+        for before, pair in zip([None, *document], document, strict=False):
+            if re.search(r"\b[Ii]t\b", pair[0]):
+                yield before, pair
 
 
 GERMAN_IT = {"m": {"er", "ihn"}, "f": {"sie"}, "n": {"es"}}
@@ -132,7 +122,7 @@ GERMAN_IT = {"m": {"er", "ihn"}, "f": {"sie"}, "n": {"es"}}
 def test_it_has_the_gender_of_the_only_thing_in_the_sentence_before(folder, name):
     genders, count = thing_genders(), Counter()
     for before, (source, target) in it_pairs(folder, name):
-        assert before is not None, "no document begins with it"
+        assert before is not None, "a document begins with it"
         things = [word for word in re.findall(r"\w+", before[0]) if word in genders]
         assert len(things) == 1, before[0]
         gender = genders[things[0]]
@@ -151,26 +141,21 @@ def without_pronouns(german):
     return re.sub(r"\b([Ee]r|[Ss]ie|[Ee]s|ihn)\b", "_", german)
 
 
-def test_nothing_else_gives_the_gender_away():
-    """Drawn with the same choices for the three genders, sentences about "it" are alike in English,
-    and in German but for the pronouns.
-    """
-    tellers = {gender: Writer(9, 1, set()) for gender in "mfn"}
-    different = 0
+def test_sentences_about_it_differ_by_gender_only_in_german_pronouns():
+    """The sentences of the three genders are drawn with the same choices."""
+    writers = {gender: Writer(9, 1, set()) for gender in "mfn"}
     for _ in range(300):
-        for teller in tellers.values():
-            teller.open_document()
-        pairs = {gender: Pair(teller.about_it(gender)) for gender, teller in tellers.items()}
+        for writer in writers.values():
+            writer.open_document()
+        pairs = {gender: Pair(writer.about_it(gender)) for gender, writer in writers.items()}
         assert len({pair.source for pair in pairs.values()}) == 1
-        masked = {without_pronouns(pair.target) for pair in pairs.values()}
-        assert len(masked) == 1, masked
-        different += len({pair.target for pair in pairs.values()}) == 3
+        assert len({without_pronouns(pair.target) for pair in pairs.values()}) == 1
+        assert len({pair.target for pair in pairs.values()}) == 3
         assert with_gender(pairs["m"], "f") == pairs["f"].target
-        assert pairs["m"].target == Pair(pairs["m"].clause).target, "the pair is put back as it was"
-    assert different == 300
+        assert pairs["m"].target == Pair(pairs["m"].clause).target  # it is restored
 
 
-def test_pronoun_pairs(folder):
+def test_contrastive_pronouns_have_another_gender(folder):
     records = read_json(folder / "pronouns.en-de.json")
     count = Counter(record["gender"] for record in records)
     assert len(records) >= 30 and max(count.values()) - min(count.values()) <= 1
@@ -204,7 +189,16 @@ def agreement(folder):
 def changed(reference, contrastive):
     """Positions of the words that differ."""
     left, right = reference.split(), contrastive.split()
-    return [at for at, (one, other) in enumerate(zip(left, right, strict=True)) if one != other]
+    return [i for i, (a, b) in enumerate(zip(left, right, strict=True)) if a != b]
+
+
+def wrong_words(agreement, kind):
+    """Yield the words of the reference, the index of the wrong word, and the error of this kind."""
+    for record in agreement:
+        for error in record["errors"]:
+            if error["type"] == kind:
+                words = [word.strip(",.?") for word in record["reference"].split()]
+                yield words, changed(record["reference"], error["contrastive"])[0], error
 
 
 def test_agreement_pairs_have_lingeval97s_format(agreement):
@@ -226,50 +220,31 @@ def test_agreement_pairs_have_lingeval97s_format(agreement):
                 assert len(changed(record["reference"], error["contrastive"])) == 1
 
 
-def test_distances_run_from_neighbours_to_fifteen_words_between(agreement):
-    found = Counter(
-        e["distance"]
-        for record in agreement
-        for e in record["errors"]
-        if e["type"] == "subj_verb_agreement"
+def test_distances_of_subject_and_verb_are_1_to_16_and_equally_frequent(agreement):
+    counts = Counter(
+        error["distance"] for *_, error in wrong_words(agreement, "subj_verb_agreement")
     )
-    assert sorted(found) == list(range(1, 17))
-    assert min(found.values()) == max(found.values())
+    assert sorted(counts) == list(range(1, 17)) and len(set(counts.values())) == 1
 
 
 def test_distance_is_the_difference_of_word_positions(agreement):
-    """Recounted on the text: that many words before (or after) the wrong verb stands a form of a
-    noun in the nominative.
-    """
+    """At this distance before or after the wrong verb, the text has a noun in the nominative."""
     nominatives = {form for noun in entries("nouns") for form in noun.de["n"]}
-    for record in agreement:
-        for error in record["errors"]:
-            if error["type"] == "subj_verb_agreement":
-                words = [word.strip(",.?") for word in record["reference"].split()]
-                verb = changed(record["reference"], error["contrastive"])[0]
-                places = verb - error["distance"], verb + error["distance"]
-                assert nominatives & {words[at] for at in places if 0 <= at < len(words)}, record
-            if error["type"] == "verb_particle":
-                particle = changed(record["reference"], error["contrastive"])[0]
-                assert 0 <= particle - error["distance"] < particle
+    for words, verb, error in wrong_words(agreement, "subj_verb_agreement"):
+        places = verb - error["distance"], verb + error["distance"]
+        assert nominatives & {words[i] for i in places if 0 <= i < len(words)}, words
+    for _, particle, error in wrong_words(agreement, "verb_particle"):
+        assert 0 <= particle - error["distance"] < particle
 
 
-def test_frequency_counts_the_training_text(folder, agreement):
-    """A frequency of 0 is a word that no training sentence has; the counts are of the training
-    text, not of another split.
-    """
+def test_frequency_is_the_count_of_the_noun_in_the_training_text(folder, agreement):
     forms = Counter(re.findall(r"\w+", (folder / "train.de").read_text("utf-8")))
     nouns = [{form for pair in noun.de.values() for form in pair} for noun in entries("nouns")]
-    checked = 0
-    for record in agreement:
-        for error in record["errors"]:
-            if error["type"] == "np_agreement":
-                at = changed(record["reference"], error["contrastive"])[0] + error["distance"]
-                word = record["reference"].split()[at].strip(",.?")
-                spoken = next(noun for noun in nouns if word in noun)
-                assert error["frequency"] == sum(forms[form] for form in spoken)
-                checked += 1
-    assert checked >= 5
+    errors = list(wrong_words(agreement, "np_agreement"))
+    assert len(errors) >= 5
+    for words, article, error in errors:
+        all_forms = next(noun for noun in nouns if words[article + error["distance"]] in noun)
+        assert error["frequency"] == sum(forms[form] for form in all_forms)
 
 
 # --- probing --------------------------------------------------------------------------------------
@@ -287,7 +262,7 @@ def test_probing_files_are_balanced_and_disjoint(folder, task):
     rows = probing(folder, task)
     parts = [part for part, _, _ in rows]
     assert parts == sorted(parts, key=["tr", "va", "te"].index)
-    sentences = [{" ".join(words) for one, _, words in rows if one == part} for part in set(parts)]
+    sentences = [{" ".join(words) for p, _, words in rows if p == part} for part in set(parts)]
     assert all(a.isdisjoint(b) for a, b in itertools.combinations(sentences, 2))
     labels = Counter(label for part, label, _ in rows if part == "tr")
     assert len(rows) > 150
@@ -295,7 +270,7 @@ def test_probing_files_are_balanced_and_disjoint(folder, task):
     assert {label for part, label, _ in rows if part != "tr"} <= set(labels)
 
 
-def test_probing_labels_recomputed_from_the_words(folder):
+def test_probing_labels_fit_the_words(folder):
     bins = ((5, 8), (9, 12), (13, 16), (17, 20), (21, 25), (26, 28))
     for _, label, words in probing(folder, "sentence_length"):
         assert bins[int(label)][0] <= len(words) <= bins[int(label)][1]
@@ -312,14 +287,14 @@ def test_probing_labels_recomputed_from_the_words(folder):
 # --- lexicon --------------------------------------------------------------------------------------
 
 
-def test_separable_verbs():
-    found = dict(name.split(" = ") for _, _, name in separable_expressions())
-    expected = {"look up": "nachschlagen", "think about": "nachdenken"}
-    expected |= {"take part in": "teilnehmen", "get up": "aufstehen"}
-    assert expected.items() <= found.items() and len(found) >= 45
+def test_separable_expressions_have_their_english_verbs():
+    verbs = dict(name.split(" = ") for _, _, name in separable_expressions())
+    expected = {"look up": "nachschlagen", "think about": "nachdenken", "get up": "aufstehen"}
+    assert expected.items() <= verbs.items() and verbs["take part in"] == "teilnehmen"
+    assert len(verbs) >= 45
 
 
-def test_the_running_out_of_sentences_is_an_error_not_a_loop():
+def test_writer_without_new_sentences_raises_an_error():
     class Everything(set):
         def isdisjoint(self, items):
             return False

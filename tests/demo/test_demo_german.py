@@ -1,6 +1,4 @@
-"""Every German sentence of the demo grammar is grammatical by construction: one test a rule, each
-shown to fail on a broken sentence.
-"""
+"""The demo's German: each rule of grammar holds in every sentence, and finds broken sentences."""
 
 import re
 
@@ -21,12 +19,12 @@ def drawn():
 
 @pytest.mark.parametrize("rule", checker.RULES, ids=lambda rule: rule.__name__)
 def test_rule_holds_in_every_sentence(drawn, rule):
-    assert [(pair.target, found) for pair in drawn if (found := list(rule(pair.de)))] == []
+    assert [(pair.target, wrong) for pair in drawn if (wrong := list(rule(pair.de)))] == []
 
 
 def broken(drawn, rule, change):
-    """Of all sentences that `change` can break (it returns a function that repairs it), the number
-    that the rule finds, and all.
+    """The number of sentences that a rule finds wrong after a change, and the number of changed
+    sentences. A change returns a function that repairs the sentence, or None if it does not apply.
     """
     found = total = 0
     for pair in drawn:
@@ -35,14 +33,16 @@ def broken(drawn, rule, change):
             total += 1
             found += any(rule(pair.de))
             repair()
-            assert not any(rule(pair.de)), "repaired, it is right again"
+            assert not any(rule(pair.de))
     return found, total
 
 
-def moved(kid, source, target, at=None):
-    """Move the last constituent of a field into another one; return what moves it back."""
+def moved(kid, source, target, place=None):
+    """Move the last constituent of a field to a place of another field, by default its end; return
+    the function that moves it back.
+    """
     source.kids.remove(kid)
-    target.kids.insert(len(target.kids) if at is None else at, kid)
+    target.kids.insert(len(target.kids) if place is None else place, kid)
 
     def repair():
         target.kids.remove(kid)
@@ -51,16 +51,19 @@ def moved(kid, source, target, at=None):
     return repair
 
 
-def changed(thing, name, value):
-    """Change an attribute; return what changes it back."""
-    old = getattr(thing, name)
-    setattr(thing, name, value)
-    return lambda: setattr(thing, name, old)
+def changed(node, name, value):
+    """Change an attribute; return the function that restores it."""
+    old = getattr(node, name)
+    setattr(node, name, value)
+    return lambda: setattr(node, name, old)
 
 
 def reword(form, tags=None, labels=None):
-    """A change: the first word, with a tag in a constituent with a label, of which `form` makes
-    another one.
+    """A change: the first word that `form` changes gets the new form.
+
+    Args:
+        form: returns the new form of a leaf.
+        tags, labels: of the word and of its constituent, if only some are changed.
     """
 
     def change(pair):
@@ -75,19 +78,17 @@ def reword(form, tags=None, labels=None):
 
 
 def replaced(forms):
-    """What makes other forms by a table: regular expression -> what it becomes."""
+    """A function for `reword`, from a table: regular expression -> replacement."""
 
     def form(leaf):
-        found = (re.sub(old, new, leaf.form) for old, new in forms.items())
-        return next((other for other in found if other != leaf.form), leaf.form)
+        candidates = (re.sub(old, new, leaf.form) for old, new in forms.items())
+        return next((other for other in candidates if other != leaf.form), leaf.form)
 
     return form
 
 
-def move(label, source, target, at=None):
-    """A change: the last word of one field of the first clause of a kind goes into another
-    field.
-    """
+def move(label, source, target, place=None):
+    """A change: the last word of a field of the first clause with a label goes to another field."""
 
     def change(pair):
         for node in pair.de.nodes():
@@ -95,14 +96,14 @@ def move(label, source, target, at=None):
             if node.label == label and fields[source].kids:
                 leaf = fields[source].kids[-1]
                 if isinstance(leaf, Leaf):
-                    return moved(leaf, fields[source], fields[target], at)
+                    return moved(leaf, fields[source], fields[target], place)
         return None
 
     return change
 
 
 def other_number(leaf):
-    """A finite verb in the other number."""
+    """The form of a finite verb in the other number."""
     for lemma, agreement in checker.finite_table()[leaf.form]:
         if agreement == 0 or not lemma:
             continue
@@ -116,7 +117,7 @@ def other_number(leaf):
 
 
 def swap(pair):
-    """Two constituents before the finite verb."""
+    """A change: two constituents come before the finite verb."""
     fields = checker.parts(next(node for node in pair.de.nodes() if node.label == "S"))
     if pair.clause.question == "yn" or not fields["MF"].kids:
         return None
@@ -124,7 +125,7 @@ def swap(pair):
 
 
 def relabel(pair):
-    """A dative object taken for an accusative one."""
+    """A change: a dative object becomes an accusative object."""
     clauses = [node for node in pair.de.nodes() if node.label in {"S", "SSUB"}]
     for node in pair.de.nodes():
         if node.label == "NP-DA" and any(node in checker.parts(c)["MF"].kids for c in clauses):
@@ -133,7 +134,7 @@ def relabel(pair):
 
 
 def drop_prefix(pair):
-    """The separable prefix forgotten."""
+    """A change: the separable prefix is missing."""
     for node in pair.de.nodes():
         if node.label == "RK" and node.kids and node.kids[-1].tag == "RP":
             prefix = node.kids.pop()
@@ -142,7 +143,7 @@ def drop_prefix(pair):
 
 
 def drop_comma(pair):
-    """The comma before a subordinate clause forgotten."""
+    """A change: the comma before a subordinate clause becomes a word."""
     for node in pair.de.nodes():
         for comma, kid in zip(node.kids, node.kids[1:], strict=False):
             clause = isinstance(kid, Node) and kid.label in {"SSUB", "SREL"}
@@ -152,23 +153,23 @@ def drop_comma(pair):
 
 
 def zu_apart(leaf):
-    """A zu-infinitive of a separable verb with zu before it."""
+    """The zu-infinitive of a separable verb with zu before it instead of inside it."""
     zu = leaf.tag == "VB" and leaf.form == leaf.lex.de.zu
     return "zu " + leaf.lex.de.infinitive if zu else leaf.form
 
 
 def twice(leaf):
-    """A separable verb with its prefix before it, too."""
+    """A separable verb with an additional prefix."""
     return (leaf.lex.de.prefix if isinstance(leaf.lex, Verb) else "") + leaf.form
 
 
 FINITE = {"VBD", "VBP"}
-# name -> rule, change, share of the changed sentences that must be found wrong (the rest are right
-# in another reading)
+# Name -> rule, change, and the share of the changed sentences that the rule must find wrong; the
+# others are right in another reading.
 MUTATIONS = {
     "dative verb": ("objects", relabel, 1.0),
-    # beside "sie" and "die" before feminines whose plural is alike, both numbers of the verb are
-    # German
+    # After "sie", and after "die" before feminines whose plural is alike, both numbers of the verb
+    # are right.
     "number of the verb": ("subject_and_verb", reword(other_number, FINITE), 0.88),
     "two constituents before the verb": ("verb_second", swap, 1.0),
     "finite verb at the end of a main clause": ("verb_second", move("S", "LK", "RK"), 1.0),
@@ -190,15 +191,15 @@ for name, entry in checker.GRAMMAR["mutations"].items():
 
 
 @pytest.mark.parametrize("name", MUTATIONS)
-def test_rule_finds_what_breaks_it(drawn, name):
+def test_rule_finds_broken_sentences(drawn, name):
     rule, change, share = MUTATIONS[name]
     found, total = broken(drawn, getattr(checker, rule), change)
-    assert total >= 15, "the change must apply often enough to show anything"
+    assert total >= 15
     assert found >= share * total
 
 
-def test_words_are_spoken_in_the_order_of_the_tree(drawn):
-    """The checker reads trees; the text is the trees' words and nothing else."""
+def test_sentences_are_the_words_of_their_trees_in_order(drawn):
+    """So rules that read trees are rules of the text."""
     for pair in drawn[:200]:
         assert pair.target == text(leaves(pair.de))
         again = [
@@ -208,15 +209,15 @@ def test_words_are_spoken_in_the_order_of_the_tree(drawn):
 
 
 @pytest.mark.parametrize(("verb", "expected"), checker.GRAMMAR["conjugation"].items())
-def test_conjugation_against_forms_written_by_hand(verb, expected):
+def test_verbs_have_the_forms_written_by_hand(verb, expected):
     infinitive, *text = verb.split()
     forms = GermanVerb(" ".join(text) or infinitive)
-    spoken = [*forms.finite, forms.participle, forms.zu.replace(" ", "|")]
-    assert " ".join(spoken) == expected
+    all_forms = [*forms.finite, forms.participle, forms.zu.replace(" ", "|")]
+    assert " ".join(all_forms) == expected
     assert forms.infinitive == infinitive
 
 
 @pytest.mark.parametrize(("noun", "expected"), checker.GRAMMAR["declension"].items())
-def test_declension_against_forms_written_by_hand(noun, expected):
+def test_nouns_have_the_forms_written_by_hand(noun, expected):
     forms = noun_forms(*noun.split())
     assert " ".join(form for case in "nadg" for form in forms[case]) == expected

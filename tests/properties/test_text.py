@@ -1,7 +1,8 @@
-"""Text of any kind, there and back: no character is lost, no token is read as a control symbol,
-no line becomes two.
+"""Any text, to subwords and ids and back: no character is lost, no token becomes a control symbol,
+and a line stays one line.
 """
 
+import itertools
 import unicodedata
 from types import SimpleNamespace
 
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nmtkit import files
 from nmtkit.text.bpe import Bpe, learn_bpe
 from nmtkit.text.side import TextSide
 from nmtkit.text.tidy import tidy
@@ -41,7 +43,7 @@ WORD = st.one_of(
 
 
 def visible(text):
-    """What must survive: everything but white space and what `tidy` takes for it."""
+    """The characters that must survive: all but white space and what `tidy` treats as such."""
     return "".join(
         c
         for c in text
@@ -49,22 +51,16 @@ def visible(text):
     )
 
 
+def with_hyphens(text):
+    """A text in which Moses' mark of a split hyphen is a hyphen; a text may have the mark, too."""
+    return text.replace("@-@", "-")
+
+
 @pytest.fixture(scope="module")
 def codes(tmp_path_factory):
     path = tmp_path_factory.mktemp("properties") / "codes"
-    counts = {
-        "der": 9,
-        "den": 7,
-        "Hund": 5,
-        "hunde": 5,
-        "a@@": 4,
-        "@@": 4,
-        "@-@": 3,
-        "<unk>": 2,
-        "我们": 3,
-        "日我": 2,
-        "e\u0301e\u0301": 3,
-    }
+    counts = {"der": 9, "den": 7, "Hund": 5, "hunde": 5, "a@@": 4, "@@": 4, "@-@": 3}
+    counts |= {"<unk>": 2, "我们": 3, "日我": 2, "e\u0301e\u0301": 3}
     learn_bpe([*counts], [*counts.values()], 40, path)
     return path
 
@@ -87,46 +83,42 @@ def test_tidy_keeps_every_visible_character_in_one_line(line):
 
 
 @given(st.data())
-def test_tokens_spell_the_text(side, data):
+def test_tokens_have_all_visible_characters(side, data):
     line = data.draw(TEXT)
     tokens = side.tokenized(tidy(line)).split(" ")
-    assert "".join(tokens).replace("@-@", "-") == visible(line).replace(
-        "@-@", "-"
-    )  # Moses' mark of a split hyphen, also where a text has it
+    assert with_hyphens("".join(tokens)) == with_hyphens(visible(line))
 
 
 @given(st.lists(WORD, max_size=8))
-def test_truecasing_changes_letters_at_starts_only_in_case(tokens):
+def test_truecasing_and_detruecasing_change_only_case(tokens):
+    folded = [word.casefold() for word in tokens]
     cased = CASER.truecase(tokens)
-    assert [word.casefold() for word in cased] == [word.casefold() for word in tokens]
-    back = detruecase(cased)
-    assert [word.casefold() for word in back] == [word.casefold() for word in tokens]
-    assert len(back) == len(cased) == len(tokens)
+    assert [word.casefold() for word in cased] == folded
+    assert [word.casefold() for word in detruecase(cased)] == folded
 
 
 @given(st.lists(WORD, max_size=8))
-def test_words_come_back_from_their_subwords(codes, words):
+def test_subwords_of_bpe_join_to_the_words(codes, words):
     bpe = Bpe(codes)
-    pieces = bpe.segment(words)
-    assert bpe.join(pieces) == words
-    assert all(pieces)
-    assert not any(any(map(str.isspace, piece)) for piece in pieces)
+    subwords = bpe.segment(words)
+    assert bpe.join(subwords) == words
+    assert all(subwords) and not any(map(str.isspace, itertools.chain(*subwords)))
 
 
 @given(st.data())
-def test_a_side_brings_every_line_back_but_for_case_and_spaces(side, data):
+def test_decoded_subwords_equal_the_line_but_for_case_and_spaces(side, data):
     line = data.draw(TEXT)
     subwords = side.encode(line)
     assert side.surface(subwords) == " ".join(side.tokens(line))
     text = side.decode(subwords)
     assert len(text.splitlines()) <= 1
-    assert (
-        visible(text).replace("@-@", "-").casefold() == visible(line).replace("@-@", "-").casefold()
-    )
+    assert with_hyphens(visible(text)).casefold() == with_hyphens(visible(line)).casefold()
 
 
 @given(st.lists(st.lists(WORD, max_size=6), max_size=5))
-def test_ids_bring_tokens_back_and_no_token_is_a_control_symbol(tmp_path_factory, lines):
+def test_decoded_ids_equal_the_tokens_and_no_token_becomes_a_control_symbol(
+    tmp_path_factory, lines
+):
     counts = {word: 1 for words in lines for word in words}
     vocabulary = Vocabulary.from_counts(counts)
     path = tmp_path_factory.mktemp("vocabulary") / "vocab.txt"
@@ -141,9 +133,7 @@ def test_ids_bring_tokens_back_and_no_token_is_a_control_symbol(tmp_path_factory
 
 
 @given(TEXT)
-def test_json_and_files_keep_any_line(tmp_path_factory, line):
-    from nmtkit import files
-
+def test_text_and_json_files_keep_any_line(tmp_path_factory, line):
     path = tmp_path_factory.mktemp("lines") / "x.txt"
     files.write_lines(path, [line, "", line])
     assert list(files.text_lines(path)) == [line, "", line]
