@@ -78,6 +78,13 @@ def test_random_contexts_differ_by_seed_and_by_sentence():
     assert first != second and len({context[0] for context in first}) > 20
 
 
+def test_random_contexts_are_those_of_earlier_versions():
+    documents, rule = Documents([0, 4, 16], 28), ContextRule("random", 2)
+    assert [documents.context(s, rule) for s in (0, 5, 20)] == [[2, 3], [11, 13], [19, 26]]
+    foreign = ContextRule("foreign", 2)
+    assert [documents.context(s, foreign) for s in (0, 5, 20)] == [[24, 27], [21, 23], [5, 14]]
+
+
 def test_random_contexts_of_a_window_equal_those_of_the_whole_text():
     rule = ContextRule("random", 2)
     whole = Documents([0, 4, 16], 28)

@@ -5,17 +5,17 @@ from hypothesis import given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
 from slow_search import SlowSearch, assert_same, problems
-from toy_models import recurrent, sources
+from toy_models import Table, recurrent, sources
 from toy_run import LINES, lines_of, read_json_lines, translated
-from toy_translators import VOCABULARY, context_copier, target_copier, texts, translator
+from toy_translators import VOCABULARY, BpeWords, context_copier, target_copier, texts, translator
 
 import nmtkit
 from nmtkit.data.batches import source_batch
 from nmtkit.data.documents import ContextRule, Documents
 from nmtkit.errors import ConfigError, DataError, NmtkitError
 from nmtkit.settings import SearchSettings
-from nmtkit.text.vocabulary import EOS
-from nmtkit.translate.demands import Demand, LineDemand
+from nmtkit.text.vocabulary import EOS, SPECIALS, Vocabulary
+from nmtkit.translate.demands import Demand, LineDemand, read_demands
 from nmtkit.translate.methods import decode
 from tests.manifests import read_json
 
@@ -76,6 +76,31 @@ def test_translations_have_their_phrases():
     assert middle == texts(translator(max_length_b=8).translate_window(lines))[1:3]
 
 
+def test_phrase_is_not_found_inside_a_word():
+    """The model writes x@@ a </s>."""
+    logits = [0.0, 0.0, 0.0, 0.0, 9.0, 0.0], [0.0] * 5 + [9.0], [0.0, 0.0, 9.0, 0.0, 0.0, 5.0]
+    of_lines = translator(Table(*logits))
+    of_lines.tgt_side, of_lines.tgt_vocab = BpeWords(), Vocabulary([*SPECIALS, "x@@", "a"])
+    assert texts(of_lines.translate_window(["b"])) == ["xa"]
+    assert texts(of_lines.translate_window(["b"], demands=phrases_of(["a"]))) == ["xa a"]
+
+
+@both_paths
+def test_prefix_may_have_as_many_subwords_as_a_translation():
+    demands = prefixes_of("a b c d e")
+    assert texts(translator().translate_window(["a"], demands=demands)) == ["a b c d e"]
+
+
+def test_marks_of_documents_in_files_of_demands_demand_nothing(tmp_path):
+    prefixes, phrases = tmp_path / "prefixes", tmp_path / "phrases"
+    prefixes.write_text("<d>\na b\n")
+    phrases.write_text("<d>\nx\t \t y z \n")
+    assert list(read_demands(prefixes, phrases)) == [
+        LineDemand(0),
+        LineDemand(1, "a b", ("x", "y z")),
+    ]
+
+
 @both_paths
 def test_first_piece_of_an_over_long_line_begins_with_the_prefix():
     line = ["a b c d e f g"]
@@ -107,7 +132,13 @@ def test_translation_with_context_begins_with_its_prefix():
         (["a", ""], prefixes_of("", "b"), {}, "the source line is blank", "the prefixes, line 2"),
         ([""], phrases_of(["b"]), {}, "the source line is blank", "the constraints, line 1"),
         (["a"], prefixes_of("a b c d e f g"), {}, "the prefix has 7 subwords, .* at most 5", "1"),
-        (["a"], phrases_of(["a b c", "d e f g"]), {}, "has 7 subwords, but .* at most 5", "line 1"),
+        (
+            ["a"],
+            [LineDemand(0, "a b c", ("d e f g",))],
+            {},
+            "what must appear has 7 subwords, but .* at most 5",
+            "line 1",
+        ),
         (["a b c d"], phrases_of(["b"]), {"max_source": 3}, "translated in pieces", "line 1"),
         (["a"], phrases_of(["b zebra"]), {}, "'zebra' is not in the vocabulary", "line 1"),
         (["a"], phrases_of(["b"]), {"sample": True}, "need a beam search", "search.sample"),

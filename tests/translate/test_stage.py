@@ -3,6 +3,7 @@ is up to date.
 """
 
 import functools
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from nmtkit.models import checkpoints, loading
 from nmtkit.nn import hardware
 from nmtkit.nn.hardware import Hardware
 from nmtkit.parallel import Workers
+from nmtkit.records import SearchSpeed
 from nmtkit.translate import output, stage, translator
 from nmtkit.translate.stage import translate
 from nmtkit.translate.systems import choose
@@ -275,6 +277,19 @@ def test_set_is_written_in_order_when_workers_are_ahead(run, monkeypatch):
     monkeypatch.setattr(Workers, "begin", lambda *of: begun.append(of) or begin(*of))
     folder = translated(run, nbest=2, force=True)
     assert (folder / "nbest.jsonl").read_bytes() == expected and len(begun) > 4
+
+
+def test_summary_names_the_counts_that_are_not_zero():
+    counts = Counter(lines=30, empty=2, over_long=1, pieces=3, unknown=4, no_spans=0)
+    assert output.summary(counts, 2.0) == (
+        "30 lines in 2s (15 sentences/s), 2 blank, kept blank, 1 over-long, in 3 pieces,"
+        " 4 unknown source subwords"
+    )
+    scored = Counter(lines=3, over_long=1, unknown_target=1)
+    assert output.summary(scored, 2.0) == (
+        "3 lines in 2s (1.5 sentences/s), 1 over-long, not cut, 1 unknown target subwords"
+    )
+    assert output.speed(Counter(lines=30, tgt_tokens=90), 2.0) == SearchSpeed(2.0, 15.0, 45.0)
 
 
 def test_system_without_context_copies_marks_of_documents(run, tmp_path, stdout):

@@ -8,17 +8,17 @@ import multiprocessing
 import os
 import random
 import sys
+from collections import Counter
 from types import SimpleNamespace
 
 import pytest
 import torch
 from toy_models import Table, recurrent
-from toy_translators import LETTERS, VOCABULARY, random_lines, texts, translator
+from toy_translators import LETTERS, VOCABULARY, BpeWords, random_lines, texts, translator
 
 from nmtkit.errors import DataError, EnvironmentProblem
 from nmtkit.parallel import Workers
 from nmtkit.settings import SearchSettings
-from nmtkit.text.bpe import Bpe
 from nmtkit.text.vocabulary import SPECIALS, Vocabulary
 from nmtkit.translate import searcher, workers
 from nmtkit.translate import translator as translator_module
@@ -64,20 +64,38 @@ def test_blank_lines_stay_blank_and_never_reach_the_model():
     assert translator().translate_window([]) == []
 
 
-def test_over_long_lines_are_translated_in_pieces_and_counted():
+def test_over_long_lines_are_translated_in_pieces():
     cutting = translator(max_source=4, max_length_a=0, max_length_b=3)
     whole, short = cutting.translate_window(["a b . c d e f g , h i j", "a b"])
-    pieces = texts(cutting.translate_window(["a b .", "c d e f", "g ,", "h i j"]))
-    assert whole.text == " ".join(filter(None, pieces))
-    assert (cutting.counts["over_long"], cutting.counts["pieces"]) == (1, 4)
+    pieces = cutting.translate_window(["a b .", "c d e f", "g ,", "h i j"])
+    assert whole.text == " ".join(filter(None, texts(pieces)))
+    for name in ("log_prob", "score"):
+        total = sum(getattr(piece.candidates[0], name) for piece in pieces)
+        assert getattr(whole.candidates[0], name) == pytest.approx(total)
     assert [short] == cutting.translate_window(["a b"])
 
 
-class BpeWords(Spaces):
-    splitter = Bpe.__new__(Bpe)  # its codes are not read
+# The second token of a line is </s>.
+ONE_WORD = Table([0.0, 0.0, 0.0, 0.0, 9.0], [0.0, 0.0, 9.0, 0.0, 0.0])
 
-    def decode(self, subwords):
-        return " ".join(self.splitter.join(subwords))
+
+def test_translated_lines_are_counted():
+    of_lines = translator(ONE_WORD, beam=1, max_source=4)
+    of_lines.translate_window(["b zebra", "", "c d e f", "c d e f g h"])
+    assert of_lines.counts == Counter(
+        lines=4, empty=1, over_long=1, pieces=2, src_tokens=16, unknown=1, tgt_tokens=8
+    )
+    silent = translator(Table([0.0, 0.0, 9.0, 0.0, 0.0]), beam=1)
+    silent.translate_window(["b", "", "c"])
+    assert silent.counts["no_output"] == silent.counts["tgt_tokens"] == 2
+
+
+def test_scored_lines_are_counted():
+    of_lines = translator(max_source=4)
+    of_lines.force(["b zebra", "", "c d e f", "c d e f g h"], ["a", "b", "", "zebra c"])
+    assert of_lines.counts == Counter(
+        lines=4, empty=1, over_long=1, src_tokens=16, unknown=1, tgt_tokens=8, unknown_target=1
+    )
 
 
 def test_word_that_a_piece_cuts_does_not_join_the_next_piece():

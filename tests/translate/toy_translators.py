@@ -6,12 +6,22 @@ from toy_models import ContextCopier, TargetContextCopier, recurrent
 
 from nmtkit.data.documents import ContextRule
 from nmtkit.settings import SearchSettings
+from nmtkit.text.bpe import Bpe
 from nmtkit.text.vocabulary import SPECIALS, Vocabulary
 from nmtkit.translate.scorer import Scorer
 from tests.spaces import Spaces
 
 LETTERS = "abcdefghij"
 VOCABULARY = Vocabulary([*SPECIALS, *LETTERS, ".", ","])
+
+
+class BpeWords(Spaces):
+    """Text whose subwords are those of BPE."""
+
+    splitter = Bpe.__new__(Bpe)  # its codes are not read
+
+    def decode(self, subwords):
+        return " ".join(self.splitter.join(subwords))
 
 
 def translator(model=None, jobs=1, **settings):
