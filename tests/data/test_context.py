@@ -164,38 +164,50 @@ def test_target_sides_are_in_the_contexts_if_the_rule_reads_them():
         contexts_of([[0]], rule)
 
 
-@given(st.lists(st.integers(1, 40), min_size=1, max_size=30), st.booleans(), st.integers(1, 60))
-def test_contexts_are_cut_into_parts_of_like_length(lengths, targets, least):
-    """The parts are the contexts, in their order, no wider than needed; each cut saves at least
-    `least` positions of padding, and no other cut would.
-    """
-    rule = ContextRule("previous", join="parallel", targets=targets)
-    tgt_lengths = [1 + 7 * i % 11 for i in range(len(lengths))]
+@st.composite
+def contexts_with_parts(draw):
+    """Contexts of 1 to 40 tokens, and the least padding that a cut into parts must save."""
+    lengths = draw(st.lists(st.integers(1, 40), min_size=1, max_size=30))
+    rule = ContextRule("previous", join="parallel", targets=draw(st.booleans()))
+    least = draw(st.integers(1, 60))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(context_module, "SAVED", least)
-        whole = contexts(
+        context = contexts(
             [[i] for i in range(len(lengths))],
             lambda i: np.full(lengths[i], 5 + i),
             rule,
-            targets=lambda i: np.full(tgt_lengths[i], i),
+            targets=lambda i: np.full(1 + 7 * i % 11, i),
         )
+    assert context.lengths.tolist() == sorted(lengths, reverse=True)
+    return context, least
+
+
+@given(contexts_with_parts())
+def test_parts_of_contexts_are_the_contexts_in_order_without_needless_padding(problem):
+    whole, _ = problem
     parts = whole.of_like_length()
-    assert whole.lengths.tolist() == sorted(lengths, reverse=True)
     sides = [("ids", "lengths", "padded"), ("tgt_in", "tgt_lengths", "tgt_padded")]
-    for ids, lengths_name, padded in sides[: 1 + targets]:
+    for ids, lengths, padded in sides[: 1 if whole.tgt_in is None else 2]:
         # `stacked` takes hidden states, which have one more axis.
         states = stacked([getattr(part, ids).unsqueeze(-1) for part in parts])
         assert states.squeeze(-1).equal(getattr(whole, ids))
-        of_parts = [getattr(part, lengths_name) for part in parts]
-        assert torch.cat(of_parts).equal(getattr(whole, lengths_name))
+        of_parts = [getattr(part, lengths) for part in parts]
+        assert torch.cat(of_parts).equal(getattr(whole, lengths))
         for part, of_part in zip(parts, of_parts, strict=True):
             longest = int(of_part.max())
             assert getattr(part, ids).size(1) == longest
             assert getattr(part, padded) == bool((of_part < longest).any())
+
+
+@given(contexts_with_parts())
+def test_contexts_are_cut_wherever_enough_padding_is_saved(problem):
+    whole, least = problem
+    parts = whole.of_like_length()
     for part in parts:
-        own = part.lengths.tolist()
+        lengths = part.lengths.tolist()
+        saved = [(len(lengths) - i) * (lengths[0] - n) for i, n in enumerate(lengths)]
+        assert max(saved) < least
         assert part.rows is whole.rows
-        assert all((len(own) - i) * (own[0] - own[i]) < least for i in range(len(own)))
     saved = whole.ids.numel() - sum(part.ids.numel() for part in parts)
     assert saved >= least * (len(parts) - 1)
 

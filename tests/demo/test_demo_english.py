@@ -71,7 +71,7 @@ def disagreeing_verbs(tree):
 
 
 def is_subject(node, i):
-    """True for the last noun phrase before the verb phrase, or after the auxiliary in a question."""
+    """True for the last noun phrase before the verb phrase, and for any in a question."""
     after = [kid for kid in node.kids[i + 1 :] if isinstance(kid, Node) and kid.label == "NP"]
     return not after or node.label == "SQ"
 

@@ -26,7 +26,7 @@ def small_windows(monkeypatch):
 
 @st.composite
 def sharded(draw, most_shards=8):
-    """Sets of up to 8 shards of up to 12 pairs; some shards are empty. They make up to 5 windows."""
+    """Sets of up to 8 shards of up to 12 pairs, some empty, which make up to 5 windows."""
     sizes = draw(st.lists(st.integers(0, 12), min_size=1, max_size=most_shards).filter(sum))
     count = sum(sizes)
     lengths = st.lists(st.integers(1, 30), min_size=count, max_size=count)

@@ -1,5 +1,5 @@
-"""Beam search against all sequences of a five-word vocabulary, for any probabilities, length penalty
-and number of translations.
+"""Beam search against all sequences of a five-word vocabulary, for any probabilities, length
+penalty and number of translations.
 """
 
 import itertools

@@ -1,4 +1,4 @@
-"""Beam search by its definition, slow and for one sentence; problems to compare it with nmtkit's."""
+"""Beam search by its definition, slow and for one sentence; problems to compare searches on."""
 
 import pytest
 from hypothesis import strategies as st

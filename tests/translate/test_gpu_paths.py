@@ -1,4 +1,4 @@
-"""The paths that a search takes on a GPU, taken on a CPU: 16-bit products, fused attention, waits."""
+"""The paths of a search on a GPU, taken on a CPU: 16-bit products, fused attention, waits."""
 
 import pytest
 import torch

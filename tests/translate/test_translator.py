@@ -321,33 +321,46 @@ def test_long_sentences_come_first_and_in_smaller_batches():
     assert list(map(len, batches)) == [1, 2, 4, 1]
 
 
-def test_alternatives_come_in_batches_of_bounded_rows_and_positions(monkeypatch):
-    """The bounds are those of a search: 6 rows, and 6 · 64 positions with padding."""
-    draw, batches = random.Random(3), []
+def lines_of_lengths(lengths):
+    draw = random.Random(3)
+    return [" ".join(draw.choices(LETTERS, k=length)) for length in lengths]
 
-    def line(length):
-        return " ".join(draw.choices(LETTERS, k=length))
 
-    of_lines = translator(batch_size=6)
-    sources = list(map(line, [3, 400, 2, 30, 2, 1, 4, 90, 5, 3, 2, 64]))
+@pytest.fixture
+def alternatives():
+    """Twelve sources, each with two targets, or three for every third source."""
+    sources = lines_of_lengths([3, 400, 2, 30, 2, 1, 4, 90, 5, 3, 2, 64])
+    lengths = [5, 2, 4, 70, 200, 1, 4, 60, 3, 3, 2, 64]
     targets = [
-        [line(max(1, length - k)) for k in range(2 if i % 3 else 3)]
-        for i, length in enumerate([5, 2, 4, 70, 200, 1, 4, 60, 3, 3, 2, 64])
+        lines_of_lengths(max(1, length - k) for k in range(2 if i % 3 else 3))
+        for i, length in enumerate(lengths)
     ]
-    score = of_lines._score
-    monkeypatch.setattr(of_lines, "_score", lambda work: batches.append(work) or score(work))
-    results = of_lines.alternatives(sources, targets)
-    monkeypatch.undo()
-    for source, of_source, scores in zip(sources, targets, results, strict=True):
+    return sources, targets
+
+
+def test_alternatives_are_scored_as_single_targets(alternatives):
+    sources, targets = alternatives
+    of_lines = translator(batch_size=6)
+    for source, of_source, scores in zip(
+        sources, targets, of_lines.alternatives(sources, targets), strict=True
+    ):
         alone = [of_lines.force([source], [target])[0].log_prob for target in of_source]
         assert scores == pytest.approx(alone, abs=1e-10)
+
+
+def test_alternatives_come_in_batches_of_bounded_rows_and_positions(alternatives, monkeypatch):
+    """The bounds are those of a search: 6 rows, and 6 · 64 positions with padding."""
+    of_lines, batches = translator(batch_size=6), []
+    score = of_lines._score
+    monkeypatch.setattr(of_lines, "_score", lambda work: batches.append(work) or score(work))
+    of_lines.alternatives(*alternatives)
     sizes = {2: [], 3: []}
     for work in batches:
         longest = max(max(len(src), *map(len, tgt)) for src, tgt, *_ in work)
-        alternatives = len(work[0][1])
-        rows = len(work) * alternatives
+        count = len(work[0][1])
+        rows = len(work) * count
         assert len(work) == 1 or (rows <= 6 and rows * longest <= 6 * 64)
-        sizes[alternatives].append(len(work))
+        sizes[count].append(len(work))
     # Of 2 targets: 401 and 201 positions alone, 91 with 65, then as full as rows allow. Of 3: 71
     # positions alone, then the same.
     assert sizes == {2: [1, 1, 2, 3, 1], 3: [1, 2, 1]}

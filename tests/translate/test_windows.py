@@ -110,40 +110,29 @@ def test_endless_line_raises_data_error_after_the_lines_before(monkeypatch):
     assert error.value.where == "stdin" and error.value.hint.startswith("split it")
 
 
-def every_fourth(count):
-    return [i for i in range(count) if i == 0 or i % 4 == 3]
-
-
-# How documents are marked -> the boundaries, and the starts of the documents, of N lines, of which
-# some are marks: blank or <d>.
-MARKS = {
-    "blank": (
-        lambda n: Boundaries("blank"),
-        lambda marks: [i for i in range(len(marks)) if i == 0 or marks[i - 1]],
-    ),
-    "marker": (
-        lambda n: Boundaries("marker"),
-        lambda marks: [i for i in range(len(marks)) if i == 0 or marks[i]],
-    ),
-    "every line": (lambda n: Boundaries(), lambda marks: list(range(len(marks)))),
-    "known": (
-        lambda n: Boundaries(known=Documents(every_fourth(n), n)),
-        lambda marks: every_fourth(len(marks)),
-    ),
-}
-
-
-@given(st.lists(st.booleans(), max_size=30), st.integers(1, 7), st.sampled_from(sorted(MARKS)))
+@given(
+    st.lists(st.booleans(), max_size=30),
+    st.integers(1, 7),
+    st.sampled_from(["blank", "marker", "every line", "known"]),
+)
 def test_windows_of_whole_documents_have_all_lines_and_document_starts(marks, size, kind):
-    boundaries_of, starts_of = MARKS[kind]
-    boundaries, mark = boundaries_of(len(marks)), "<d>" if kind == "marker" else ""
-    text = [mark if marks[i] else f"x{i}" for i in range(len(marks))]
+    """Some lines are marks, blank or <d>, which only boundaries of these kinds read."""
+    count = len(marks)
+    known = [i for i in range(count) if i == 0 or i % 4 == 3]
+    boundaries, expected = {
+        "blank": (Boundaries(kind), [i for i in range(count) if i == 0 or marks[i - 1]]),
+        "marker": (Boundaries(kind), [i for i in range(count) if i == 0 or marks[i]]),
+        "every line": (Boundaries(), list(range(count))),
+        "known": (Boundaries(known=Documents(known, count)), known),
+    }[kind]
+    mark = "<d>" if kind == "marker" else ""
+    text = [mark if marks[i] else f"x{i}" for i in range(count)]
     lines, starts = [], []
     for window, documents in whole_documents(windowed(text, size), boundaries):
         bounds = map(documents.bounds, range(len(window)))
         starts += [len(lines) + i for i, (start, _) in enumerate(bounds) if start == i]
         lines += window
-    assert lines == text and starts == starts_of(marks)
+    assert lines == text and starts == expected
     assert boundaries.sentences(lines) == ["" if line == "<d>" else line for line in text]
 
 

@@ -79,7 +79,7 @@ def run(tmp_path, monkeypatch):
 
 
 def translated(run, **options):
-    """Translate, by default the test set with the system `one`; return that translation's folder."""
+    """Translate, by default the test set by the system `one`; return that translation's folder."""
     translate(run, **{"systems": ["one"], "set_names": ["test"], "jobs": 1} | options)
     return run.system("one").translation("test")
 
