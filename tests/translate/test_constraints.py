@@ -12,7 +12,6 @@ from toy_models import recurrent, sources
 from nmtkit.data.batches import source_batch
 from nmtkit.settings import SearchSettings
 from nmtkit.text.vocabulary import EOS
-from nmtkit.translate.beam import search
 from nmtkit.translate.demands import Demand
 from nmtkit.translate.methods import decode
 
@@ -89,17 +88,6 @@ def test_constrained_search_equals_its_definition(problem, beam, data):
         assert_same(hypotheses, slow.search())
         if not demand.unfinished:
             assert not any(slow.missing(tuple(h.ids)) for h in hypotheses)
-
-
-def test_sentences_without_phrases_get_the_results_of_beam_search():
-    model, ids = recurrent(5, 40), sources(5, 40, [7, 3, 5])
-    o = SearchSettings(beam=4, max_length_b=8, nbest=4)
-    demands = [Demand((0,)), Demand((1,), phrases=((9, 10), (11,))), Demand((2,))]
-    results = decode([model], source_batch(ids), o, demands)
-    plain = search([model], source_batch(ids), o)
-    assert [results[0], results[2]] == [plain[0], plain[2]] and results[1] != plain[1]
-    for h in results[1]:
-        assert 11 in h.ids and (9, 10) in itertools.pairwise(h.ids)
 
 
 def test_phrases_stay_with_their_rows_when_logits_come_in_blocks(monkeypatch):

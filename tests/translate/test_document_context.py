@@ -184,12 +184,12 @@ def test_spans_that_do_not_fit_their_line_are_not_read():
     model = recurrent(1, len(VOCABULARY))
     model.__class__ = SpansRecorder
     of_lines = translator(model)
-    lines, spans = ["a b c", "d e"], [[2, 2], [1, 1]]
+    lines, spans = ["a b c", "d e", "f"], [[2, 2], [1, 1], [3]]
     list(of_lines.translate_windows([Window(lines, spans)]))
-    assert (model.spans, of_lines.counts["no_spans"]) == ([[2, 2], [0, 0]], 1)
+    assert (model.spans, of_lines.counts["no_spans"]) == ([[2, 2], [0, 0], [0, 0]], 2)
     model.spans = None
     of_lines.force(lines, lines, spans=spans)
-    assert (model.spans, of_lines.counts["no_spans"]) == ([[2, 2], [0, 0]], 2)
+    assert (model.spans, of_lines.counts["no_spans"]) == ([[2, 2], [0, 0], [0, 0]], 4)
 
 
 def ensemble(*models):

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
 from slow_search import problems
-from toy_models import Table, encoded, next_log_probs, recurrent, sources
+from toy_models import Table, encoded, next_log_probs
 
 from nmtkit.data.batches import source_batch
 from nmtkit.settings import SearchSettings
@@ -118,18 +118,6 @@ def test_samples_have_the_probabilities_of_the_model(temperature):
     statistic = sum((seen[tokens] - e) ** 2 / e for tokens, e in expected.items())
     freedom = len(expected) - 1
     assert statistic < freedom + 4 * math.sqrt(2 * freedom)
-
-
-def test_samples_do_not_depend_on_other_sentences_nor_on_other_samples():
-    model = recurrent(7, 40, eos_bias=1.0)
-    ids = sources(7, 40, [1 + (5 * i) % 17 for i in range(40)])
-    together = samples([model], ids, options(4))
-    few = decode([model], source_batch(ids[5:7]), options(2), [Demand((5,)), Demand((6,))])
-    for many, alone in zip(together[5:7], few, strict=True):
-        assert [h.ids for h in many[:2]] == [h.ids for h in alone]
-    assert len({tuple(h.ids) for h in together[9]}) > 1
-    other_seed = samples([model], ids, options(4, seed=2))
-    assert [h.ids for h in together[9]] != [h.ids for h in other_seed[9]]
 
 
 def test_cpu_sorts_only_the_rows_whose_best_tokens_lack_top_p(each_path, monkeypatch):
