@@ -25,6 +25,7 @@ from nmtkit.data.batches import (
 from nmtkit.data.context import Context, contexts
 from nmtkit.data.documents import ContextRule, Documents
 from nmtkit.data.packing import one_after_another, segments
+from nmtkit.data.padding import next_size
 from nmtkit.data.store import Store
 from nmtkit.text.vocabulary import BOS, PAD
 from tests.stored import pair_writer
@@ -189,6 +190,31 @@ def test_source_batch_has_padded_sources_without_targets():
     assert batch.rows.tolist() == [0, 1, 2]
     assert batch.src_padded and not source_batch([[5, 2], [6, 2]]).src_padded
     assert batch.tgt_in is None
+
+
+def test_sources_of_few_shapes_have_multiples_of_eight_positions():
+    for longest in range(1, 20):
+        src = source_batch([[5] * (longest - 1) + [2], [2]], few_shapes=True).src
+        assert src.shape == (2, -(-longest // 8) * 8) and (src != PAD).sum() == longest + 1
+
+
+def test_row_numbers_of_few_shapes_are_four_in_each_octave():
+    assert [next_size(n, 4) for n in (1, 8, 9, 64, 65, 130)] == [8, 8, 16, 64, 80, 160]
+
+
+@pytest.mark.parametrize(("count", "rows"), [(1, 8), (9, 16), (33, 40)])
+def test_collate_of_few_shapes_adds_padding_and_empty_rows(store, count, rows):
+    plain = collate(store, np.arange(count))
+    batch = collate(store, np.arange(count), few_shapes=True)
+    for name in ("src", "tgt_in", "tgt_out"):
+        ids, expected = getattr(batch, name), getattr(plain, name)
+        width = expected.size(1)
+        assert ids.shape == (rows, -(-width // 8) * 8)
+        assert torch.equal(ids[:count, :width], expected)
+        assert (ids != PAD).sum() == (expected != PAD).sum()
+    new_rows = rows - count
+    assert batch.src_lengths.tolist() == plain.src_lengths.tolist() + [1] * new_rows
+    assert batch.tgt_lengths.tolist() == plain.tgt_lengths.tolist() + [0] * new_rows
 
 
 def assert_copied(original, copy):

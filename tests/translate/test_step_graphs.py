@@ -4,7 +4,6 @@ import pytest
 import torch
 from slow_search import assert_same
 
-from nmtkit.data.batches import source_batch
 from nmtkit.nn import cpu, recording
 from nmtkit.nn.capture import capture
 from nmtkit.settings import SearchSettings
@@ -107,12 +106,6 @@ def test_graphs_are_forgotten_when_there_are_too_many(limit, model, monkeypatch,
     for of_batch, exact in 2 * list(zip(batches, expected, strict=True)):
         assert_equal(translations([model], of_batch), exact)
         assert len(step_graphs._graphs[model]._recorded) <= 2
-
-
-def test_sources_of_few_shapes_have_multiples_of_eight_positions():
-    for longest in range(1, 20):
-        src = source_batch([[5] * (longest - 1) + [2], [2]], few_shapes=True).src
-        assert src.shape == (2, -(-longest // 8) * 8) and (src != 0).sum() == longest + 1
 
 
 def test_copy_exchanges_tensors_that_overlap():

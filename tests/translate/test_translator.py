@@ -75,6 +75,15 @@ def test_over_long_lines_are_translated_in_pieces():
     assert [short] == cutting.translate_window(["a b"])
 
 
+def test_line_in_pieces_has_as_many_candidates_as_the_piece_with_the_fewest():
+    only_a = Table([-math.inf, -math.inf, 0.0, -math.inf, 1.0])
+    cutting = translator(only_a, beam=5, nbest=5, max_source=2, max_length_b=0)
+    lists = [t.candidates for t in cutting.translate_window(["a b c", "a b", "c"])]
+    assert list(map(len, lists)) == [3, 4, 3]
+    for joined, *of_pieces in zip(*lists, strict=False):
+        assert joined.subwords == of_pieces[0].subwords + of_pieces[1].subwords
+
+
 # The second token of a line is </s>.
 ONE_WORD = Table([0.0, 0.0, 0.0, 0.0, 9.0], [0.0, 0.0, 9.0, 0.0, 0.0])
 
