@@ -21,6 +21,7 @@ from nmtkit.data.batches import (
     short_rows,
     source_batch,
     with_targets,
+    without_targets,
 )
 from nmtkit.data.context import Context, contexts
 from nmtkit.data.documents import ContextRule, Documents
@@ -190,6 +191,7 @@ def test_source_batch_has_padded_sources_without_targets():
     assert batch.rows.tolist() == [0, 1, 2]
     assert batch.src_padded and not source_batch([[5, 2], [6, 2]]).src_padded
     assert batch.tgt_in is None
+    assert vars(without_targets(with_targets(batch, [[9, 2]] * 3))) == vars(batch)
 
 
 def test_sources_of_few_shapes_have_multiples_of_eight_positions():

@@ -9,7 +9,8 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
+from hypothesis import settings as examples
 from hypothesis import strategies as st
 from slow_search import SlowSearch, assert_same, problems
 from toy_models import Table, recurrent, sources
@@ -40,18 +41,18 @@ def test_length_limit_counts_the_end_of_both_sentences():
 
 
 @given(problems(), st.integers(1, 7), st.sampled_from([0.0, 0.6, 1.0, 2.0]), st.data())
-@settings(max_examples=40, deadline=None)
+@examples(max_examples=40, deadline=None)
 def test_beam_search_equals_its_definition(problem, beam, alpha, data):
     models, ids = problem
-    o = SearchSettings(
+    settings = SearchSettings(
         beam=beam,
         length_penalty=alpha,
         max_length_a=0.5,
         max_length_b=5,
         nbest=data.draw(st.integers(1, beam)),
     )
-    for hypotheses, source in zip(search(models, source_batch(ids), o), ids, strict=True):
-        assert_same(hypotheses, SlowSearch(models, source, o).search())
+    for hypotheses, source in zip(search(models, source_batch(ids), settings), ids, strict=True):
+        assert_same(hypotheses, SlowSearch(models, source, settings).search())
 
 
 @pytest.mark.parametrize("beam", [1, 4])
@@ -66,11 +67,11 @@ def test_finished_sentences_that_fill_a_batch_do_not_change_the_others(beam, mon
         return staying
 
     monkeypatch.setattr(beam_module, "_stay", watched)
-    o = SearchSettings(beam=beam, nbest=beam, max_length_b=4)
-    together = search([model], source_batch(ids), o)
+    settings = SearchSettings(beam=beam, nbest=beam, max_length_b=4)
+    together = search([model], source_batch(ids), settings)
     assert any(filled)
     for source, hypotheses in zip(ids, together, strict=True):
-        assert_same(hypotheses, *search([model], source_batch([source]), o))
+        assert_same(hypotheses, *search([model], source_batch([source]), settings))
 
 
 def sentences_that_stay(going, **options):
@@ -126,15 +127,15 @@ def test_search_stops_when_no_live_hypothesis_can_win(
     first_stop, alpha, ids, steps_taken, each_path
 ):
     model = late_winner(first_stop)
-    o = SearchSettings(beam=2, length_penalty=alpha, max_length_a=0, max_length_b=4)
-    ((hypothesis,),) = search([model], source_batch([[4, EOS]]), o)
+    settings = SearchSettings(beam=2, length_penalty=alpha, max_length_a=0, max_length_b=4)
+    ((hypothesis,),) = search([model], source_batch([[4, EOS]]), settings)
     assert hypothesis.ids == ids
     assert model.steps == (steps_taken if each_path == "cpu" else min(4, max(3, steps_taken)))
 
 
 def test_equal_candidates_are_taken_in_the_order_of_beam_then_token():
-    o = SearchSettings(beam=4, nbest=4, length_penalty=0, max_length_a=0, max_length_b=2)
-    (hypotheses,) = search([Table([0.0] * 8)], source_batch([[4, EOS]]), o)
+    settings = SearchSettings(beam=4, nbest=4, length_penalty=0, max_length_a=0, max_length_b=2)
+    (hypotheses,) = search([Table([0.0] * 8)], source_batch([[4, EOS]]), settings)
     # Step 1 keeps </s>, 3, 4, 5, which are equal. Three slots are left, and in step 2 the
     # candidates of beam 0 come first: </s>, 3, 4.
     expected = [([], True), ([3], True), ([3, 3], False), ([3, 4], False)]
@@ -143,9 +144,9 @@ def test_equal_candidates_are_taken_in_the_order_of_beam_then_token():
 
 @pytest.mark.parametrize("values", [{"beam": 1}, {"beam": 3}, {"sample": True}])
 def test_probabilities_that_are_not_finite_raise_training_diverged(values):
-    o = SearchSettings(max_length_b=4, **values)
+    settings = SearchSettings(max_length_b=4, **values)
     with pytest.raises(TrainingDiverged, match="not finite"):
-        decode([Table([math.nan] * 6)], source_batch([[4, EOS]]), o, [Demand()])
+        decode([Table([math.nan] * 6)], source_batch([[4, EOS]]), settings, [Demand()])
 
 
 def assert_top_sorted_is_a_stable_sort(values, k):
@@ -158,7 +159,7 @@ def assert_top_sorted_is_a_stable_sort(values, k):
 @given(
     st.integers(0, 10**6), st.integers(1, 4), st.integers(1, 3000), st.integers(1, 9), st.booleans()
 )
-@settings(max_examples=50, deadline=None)
+@examples(max_examples=50, deadline=None)
 def test_top_sorted_equals_a_stable_sort(seed, rows, columns, k, coarse):
     values = torch.randn(rows, columns, generator=torch.Generator().manual_seed(seed))
     assert_top_sorted_is_a_stable_sort(values.round() if coarse else values, k)

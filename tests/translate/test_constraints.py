@@ -81,10 +81,10 @@ def test_constrained_search_equals_its_definition(problem, beam, data):
     models, ids = problem
     demands = data.draw(demands_of(models[0].vocabularies.tgt, len(ids)))
     nbest = data.draw(st.integers(1, beam))
-    o = SearchSettings(beam=beam, max_length_a=0.5, max_length_b=12, nbest=nbest)
-    results = decode(models, source_batch(ids), o, demands)
+    settings = SearchSettings(beam=beam, max_length_a=0.5, max_length_b=12, nbest=nbest)
+    results = decode(models, source_batch(ids), settings, demands)
     for hypotheses, source, demand in zip(results, ids, demands, strict=True):
-        slow = SlowConstrainedSearch(models, source, o, demand)
+        slow = SlowConstrainedSearch(models, source, settings, demand)
         assert_same(hypotheses, slow.search())
         if not demand.unfinished:
             assert not any(slow.missing(tuple(h.ids)) for h in hypotheses)
@@ -93,8 +93,10 @@ def test_constrained_search_equals_its_definition(problem, beam, data):
 def test_phrases_stay_with_their_rows_when_logits_come_in_blocks(monkeypatch):
     model, batch = recurrent(3, 40), source_batch(sources(3, 40, [7, 3, 5]))
     demands = [Demand((i,), phrases=((9 + i, 10),)) for i in range(3)]
-    o = SearchSettings(beam=4, max_length_b=8)
-    at_once = decode([model], batch, o, demands)
+    settings = SearchSettings(beam=4, max_length_b=8)
+    at_once = decode([model], batch, settings, demands)
     monkeypatch.setattr("nmtkit.translate.steps.BLOCK_LOGITS", 40 * 5)  # 5 rows of the 12
-    for hypotheses, expected in zip(decode([model], batch, o, demands), at_once, strict=True):
+    for hypotheses, expected in zip(
+        decode([model], batch, settings, demands), at_once, strict=True
+    ):
         assert_same(hypotheses, expected)

@@ -29,11 +29,11 @@ def test_beam_search_with_prefixes_equals_its_definition(problem, beam, data):
     models, ids = problem
     token = st.integers(EOS + 1, models[0].vocabularies.tgt - 1)
     prefixes = [tuple(data.draw(st.lists(token, max_size=3))) for _ in ids]
-    o = SearchSettings(beam=beam, max_length_a=0.5, max_length_b=5, nbest=beam)
+    settings = SearchSettings(beam=beam, max_length_a=0.5, max_length_b=5, nbest=beam)
     demands = [Demand((i,), prefix) for i, prefix in enumerate(prefixes)]
-    results = decode(models, source_batch(ids), o, demands)
+    results = decode(models, source_batch(ids), settings, demands)
     for hypotheses, source, prefix in zip(results, ids, prefixes, strict=True):
-        assert_same(hypotheses, SlowSearch(models, source, o, prefix).search())
+        assert_same(hypotheses, SlowSearch(models, source, settings, prefix).search())
         assert all(h.ids[: len(prefix)] == list(prefix) for h in hypotheses)
 
 
@@ -42,8 +42,8 @@ def test_sentence_keeps_its_prefix_when_other_sentences_leave_the_batch():
     prefix = (5, 6, 7, 8, 9, 10, 11, 12, 13, 14)  # longer than the steps between looks at a GPU
     demands = [Demand((0,)), Demand((1,)), Demand((2,), prefix)]
     batch = source_batch(sources(3, 20, [1, 1, 18]))
-    o = SearchSettings(beam=1, max_length_b=1)
-    *_, (hypothesis,) = decode([recurrent(3, 20)], batch, o, demands)
+    settings = SearchSettings(beam=1, max_length_b=1)
+    *_, (hypothesis,) = decode([recurrent(3, 20)], batch, settings, demands)
     assert hypothesis.ids[:10] == list(prefix)
 
 

@@ -37,9 +37,12 @@ class SlowGroup(SlowSearch):
         return chosen
 
 
-def slow_diverse_search(models, source, o, prefix):
+def slow_diverse_search(models, source, settings, prefix):
     used, ended, distinct = [], [], {}
-    groups = [SlowGroup(models, source, o, prefix, used, ended) for _ in range(o.diverse_groups)]
+    groups = [
+        SlowGroup(models, source, settings, prefix, used, ended)
+        for _ in range(settings.diverse_groups)
+    ]
     while any(group.live for group in groups):
         used.clear()
         for group in groups:
@@ -47,7 +50,7 @@ def slow_diverse_search(models, source, o, prefix):
                 group.step()
     for hypothesis in ended:
         distinct.setdefault(tuple(hypothesis.ids), hypothesis)
-    return best(distinct.values(), o.nbest)
+    return best(distinct.values(), settings.nbest)
 
 
 @given(
@@ -60,7 +63,7 @@ def slow_diverse_search(models, source, o, prefix):
 @examples(max_examples=30, deadline=None)
 def test_diverse_search_equals_its_definition(problem, groups, size, diversity, data):
     models, ids = problem
-    o = SearchSettings(
+    settings = SearchSettings(
         beam=groups * size,
         diverse_groups=groups,
         diversity=diversity,
@@ -70,6 +73,6 @@ def test_diverse_search_equals_its_definition(problem, groups, size, diversity, 
     )
     prefix = st.lists(st.integers(EOS + 1, EOS + 4), max_size=2).map(tuple)
     demands = [Demand((i,), data.draw(prefix)) for i in range(len(ids))]
-    results = decode(models, source_batch(ids), o, demands)
+    results = decode(models, source_batch(ids), settings, demands)
     for hypotheses, source, demand in zip(results, ids, demands, strict=True):
-        assert_same(hypotheses, slow_diverse_search(models, source, o, demand.prefix))
+        assert_same(hypotheses, slow_diverse_search(models, source, settings, demand.prefix))

@@ -32,21 +32,23 @@ def options(nbest=3, **values):
     return SearchSettings(sample=True, nbest=nbest, **values)
 
 
-def samples(models, ids, o, prefixes=None):
+def samples(models, ids, settings, prefixes=None):
     prefixes = prefixes or [()] * len(ids)
     demands = [Demand((i,), tuple(prefix)) for i, prefix in enumerate(prefixes)]
-    return decode(models, source_batch(ids), o, demands)
+    return decode(models, source_batch(ids), settings, demands)
 
 
-def slow_draw(log_probs, number, o):
+def slow_draw(log_probs, number, settings):
     """The token that a number in [0, 1) draws."""
     tokens = [token for token in range(len(log_probs)) if token not in {PAD, BOS}]
-    if o.top_k or o.top_p < 1:
-        tokens = sorted(tokens, key=lambda token: (-log_probs[token], token))[: o.top_k or None]
-    weights = [math.exp(log_probs[token] / o.temperature) for token in tokens]
+    if settings.top_k or settings.top_p < 1:
+        tokens = sorted(tokens, key=lambda token: (-log_probs[token], token))[
+            : settings.top_k or None
+        ]
+    weights = [math.exp(log_probs[token] / settings.temperature) for token in tokens]
     probable = []
     for weight in weights:
-        if sum(probable) >= o.top_p:
+        if sum(probable) >= settings.top_p:
             break
         probable.append(weight / sum(weights))
     up_to = itertools.accumulate(probable)
@@ -55,12 +57,12 @@ def slow_draw(log_probs, number, o):
     )
 
 
-def slow_sample(memories, limit, o, key, i, prefix):
+def slow_sample(memories, limit, settings, key, i, prefix):
     """Sample i of a sentence: its ids, its log-probability, and whether it is finished."""
     ids, total = [], 0.0
-    for step, number in enumerate(np.random.default_rng([o.seed, key, i]).random(limit)):
+    for step, number in enumerate(np.random.default_rng([settings.seed, key, i]).random(limit)):
         (log_probs,) = next_log_probs(memories, [ids])
-        token = prefix[step] if step < len(prefix) else slow_draw(log_probs, number, o)
+        token = prefix[step] if step < len(prefix) else slow_draw(log_probs, number, settings)
         ids.append(token)
         total += log_probs[token]
         if token == EOS:
@@ -81,14 +83,16 @@ def slow_sample(memories, limit, o, key, i, prefix):
     st.data(),
 )
 @examples(max_examples=30, deadline=None)
-def test_samples_equal_their_definition(problem, o, data):
+def test_samples_equal_their_definition(problem, settings, data):
     models, ids = problem
     token = st.integers(EOS + 1, models[0].vocabularies.tgt - 1)
     prefixes = [data.draw(st.lists(token, max_size=3)) for _ in ids]
-    results = samples(models, ids, o, prefixes)
+    results = samples(models, ids, settings, prefixes)
     for key, (source, prefix) in enumerate(zip(ids, prefixes, strict=True)):
         memories, limit = encoded(models, source), int(0.5 * len(source) + 5)
-        slow = [slow_sample(memories, limit, o, key, i, prefix) for i in range(o.nbest)]
+        slow = [
+            slow_sample(memories, limit, settings, key, i, prefix) for i in range(settings.nbest)
+        ]
         words, log_probs, finished = zip(*slow, strict=True)
         assert [h.ids for h in results[key]] == list(words)
         assert [h.finished for h in results[key]] == list(finished)
@@ -102,8 +106,8 @@ def test_samples_have_the_probabilities_of_the_model(temperature):
     """
     count = 10_000
     rows = [[0.4, 0.1, 0.3, 0.9, -0.2], [0.0, 0.0, 1.0, 0.2, 0.7], [0.3, -9.0, 0.1, 0.5, 0.0]]
-    o = options(count, temperature=temperature, max_length_a=0, max_length_b=len(rows))
-    (drawn,) = samples([Table(*rows)], [[4, EOS]], o)
+    settings = options(count, temperature=temperature, max_length_a=0, max_length_b=len(rows))
+    (drawn,) = samples([Table(*rows)], [[4, EOS]], settings)
     seen = Counter((*h.ids, EOS) if h.finished else tuple(h.ids) for h in drawn)
     shares = []
     for row in rows:
@@ -121,7 +125,7 @@ def test_samples_have_the_probabilities_of_the_model(temperature):
 
 
 def test_cpu_sorts_only_the_rows_whose_best_tokens_lack_top_p(each_path, monkeypatch):
-    o, sizes = options(top_p=0.95, temperature=1.2), []
+    settings, sizes = options(top_p=0.95, temperature=1.2), []
 
     def counted(values, k):
         sizes.append((len(values), k))
@@ -130,9 +134,9 @@ def test_cpu_sorts_only_the_rows_whose_best_tokens_lack_top_p(each_path, monkeyp
     logits = torch.randn(9, 3000, generator=torch.Generator().manual_seed(1))
     logits[:6, ::100] += torch.arange(6.0)[:, None] + 5
     numbers = torch.rand(9, 50, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
-    expected = draw(logits, numbers, o.model_copy(update={"top_k": 3000}))
+    expected = draw(logits, numbers, settings.model_copy(update={"top_k": 3000}))
     monkeypatch.setattr(sampling, "top_sorted", counted)
-    assert all(map(torch.equal, draw(logits, numbers, o), expected))
+    assert all(map(torch.equal, draw(logits, numbers, settings), expected))
     best = (logits.double() / 1.2).softmax(-1).topk(sampling.HEAD)[0].sum(1)
     lacking = int((best < 0.95).sum())
     assert 3 <= lacking < 9

@@ -78,6 +78,12 @@ def test_lines_that_never_pause_come_in_several_windows(monkeypatch):
     assert len(windows) > 1
 
 
+def test_lines_that_follow_each_other_soon_are_one_window(monkeypatch):
+    monkeypatch.setattr(windows_module, "PATIENCE", 60.0)
+    with pipe([b"a\n", b"b\n"], pause=0.05) as stream:
+        assert list(stream_windows(stream, silence=60.0)) == [["a", "b"]]
+
+
 def test_stream_windows_have_at_most_their_size():
     with pipe([MANY_LINES[:7], MANY_LINES[7:1001], MANY_LINES[1001:]]) as stream:
         windows = list(stream_windows(stream, size=1200, silence=1.0))
