@@ -1,6 +1,4 @@
-"""A run with systems that have settings and weights, but were never trained: enough for every
-analysis.
-"""
+"""A run whose systems have settings and random weights: enough for every analysis."""
 
 import csv
 import json
@@ -10,7 +8,7 @@ import shutil
 import pytest
 import torch
 
-from nmtkit.analyze import cost, stage
+from nmtkit.analyze import cost, stage, timing
 from nmtkit.models import checkpoints, loading
 from nmtkit.models.variants import build_model
 from nmtkit.toml import write_toml
@@ -35,14 +33,14 @@ TOY = "tests.toy_recurrent:ToyRecurrent"
 
 @pytest.fixture(scope="package", autouse=True)
 def sketched_figures():
-    """No test here looks at more of a figure than its numbers and texts."""
+    """Draw figures as sketches: tests here read only their numbers and texts."""
     with sketched():
         yield
 
 
 @pytest.fixture(scope="package", autouse=True)
 def one_core():
-    """Start no worker processes for a few sentences: forks take a tenth of the time."""
+    """Start no worker processes: forks take longer than a few sentences."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "sched_getaffinity", lambda process: {0})
         yield
@@ -53,7 +51,7 @@ COUNTS: dict[tuple, object] = {}
 
 @pytest.fixture(scope="module", autouse=True)
 def multiplications_are_counted_once():
-    """torch's counter sees every operation, and tests analyze systems of equal sizes."""
+    """Count the products of models of equal settings once: counting is slow."""
     count = cost.count_macs
 
     def counted(model, *sizes):
@@ -68,12 +66,19 @@ def multiplications_are_counted_once():
 
 
 @pytest.fixture
+def brief(monkeypatch):
+    """Measure speeds on little work."""
+    for name, count in (("SENTENCES", 4), ("UPDATES", 1), ("MOST", 2)):
+        monkeypatch.setattr(timing, name, count)
+
+
+@pytest.fixture
 def two_cores(monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1})
 
 
 def save_system(run, name, variant, model, scale=1.0, **search):
-    """Give a run a system with settings and a checkpoint of fresh weights, and return its model."""
+    """Add a system with a checkpoint of random weights times `scale`; return its model."""
     folder = run.path / "systems" / name
     settings = {"variant": variant, "model": model, "train": {"batch_size": 60}, "search": search}
     write_toml(folder / "config.toml", settings)
@@ -88,7 +93,7 @@ def save_system(run, name, variant, model, scale=1.0, **search):
 
 
 class Findings:
-    """Runs analyses of a run, and reads what they write."""
+    """Runs analyses of a run and reads their files."""
 
     def __init__(self, run):
         self.run = run
@@ -97,17 +102,22 @@ class Findings:
         return self.run.path / "analyze" / name
 
     def analyze(self, name, **options):
-        """Run an analysis, and return its finding."""
+        """Run an analysis; return its finding."""
         stage.analyze(self.run, name, **options)
         return json.loads(self.text(name, "finding.json"))
 
     def rows(self, name, **options):
-        """Run an analysis, and return the rows of its table."""
+        """Run an analysis; return the rows of its table."""
         return self.analyze(name, **options)["table"]["rows"]
 
     def refused(self, name, error, words, /, **options):
-        """Run an analysis that must fail with this error, and return the error."""
+        """Run an analysis that raises this error; return the error."""
         return refused(error, words, stage.analyze, self.run, name, **options)
+
+    def rows_by(self, keys, name, **options):
+        """Run an analysis; return the rows of its table by the values of some columns."""
+        keys = keys.split()
+        return {tuple(row[key] for key in keys): row for row in self.rows(name, **options)}
 
     def text(self, name, file="figure.svg"):
         return (self.folder(name) / file).read_text("utf-8")
@@ -117,7 +127,7 @@ class Findings:
 
 
 class AnalysedRun(FakeRun, Findings):
-    """A fake run with a training set, a vocabulary, and systems with a checkpoint."""
+    """A fake run with a training set (a copy of the test set), a vocabulary and checkpoints."""
 
     def __init__(self, path):
         FakeRun.__init__(self, path, sets=("test", "other"))
@@ -138,8 +148,8 @@ class AnalysedRun(FakeRun, Findings):
     def system(
         self, name="base", variant="transformer", model=SMALL, share=0.3, speeds=(), decoding=None
     ):
-        """A system with fresh weights, logged speeds and translations of the test set that get
-        `share` of the words wrong.
+        """Add a system with random weights, logged speeds and translations of the test set with
+        `share` of the words wrong; return its model.
         """
         folder = self.add(name, share, sets=["test"])
         search = {"beam": 2, "max_length_a": 0.0, "max_length_b": 6}
@@ -161,7 +171,7 @@ class AnalysedRun(FakeRun, Findings):
 
 @pytest.fixture(autouse=True)
 def one_thread():
-    """Tiny products: a second thread only waits."""
+    """Compute with one thread: a second one only waits."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

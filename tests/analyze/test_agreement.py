@@ -1,6 +1,4 @@
-"""Contrastive sets: reading them, deciding, grouping as Lingeval97's own evaluation does, and a
-system's scores through the stage.
-"""
+"""Contrastive sets: formats, decisions, groups, and the analysis of systems and score files."""
 
 import csv
 import dataclasses
@@ -38,7 +36,7 @@ from tests.spaces import Spaces
 
 from .conftest import SMALL
 
-DOCUMENTED = [  # formats.md, "Lingeval97": distance and frequency may be missing, or be text
+LINGEVAL = [  # formats.md, "Lingeval97": distance and frequency may be missing, or be text
     {
         "source": "w1 w2",
         "reference": "w3 w4",
@@ -82,29 +80,28 @@ DISCOURSE = {  # as the two files of DiscEvalMT have it
 
 @pytest.fixture(autouse=True)
 def text_of_spaces(monkeypatch):
-    """Words are what spaces separate: these runs were prepared by nobody."""
+    """Split words at spaces only: these runs have no tokenizer."""
     monkeypatch.setattr("nmtkit.text.side.TextSide.load", lambda *_: Spaces())
 
 
 @pytest.fixture
 def stored(tmp_path):
-    """Write a contrastive set as a JSON file, and return its name."""
+    """Return a function that writes a contrastive set as JSON and returns its path."""
 
     def write_set(value, name="pairs.json"):
         text = value if isinstance(value, str) else json.dumps(value)
-        (tmp_path / name).write_text(text, "utf-8")
-        return str(tmp_path / name)
+        return str(write(tmp_path / name, [text]))
 
     return write_set
 
 
 @pytest.fixture
-def documented(stored):
-    return stored(DOCUMENTED, "documented.json")
+def lingeval(stored):
+    return stored(LINGEVAL, "lingeval.json")
 
 
 def text_files(folder, **columns):
-    """Write text files, and return the option that names them."""
+    """Write text files; return the value of --pairs that names them."""
     for name, lines in columns.items():
         write(folder / name, lines)
     return ",".join(str(folder / name) for name in columns)
@@ -112,7 +109,7 @@ def text_files(folder, **columns):
 
 @pytest.fixture
 def analyze(analysed, capsys):
-    """Run the analysis; return the rows of its table by section and label, and stderr."""
+    """Return a function that runs the analysis; it returns rows by section and label, and stderr."""
 
     def run(pairs, **options):
         stage.analyze(analysed.run, "agreement", pairs=pairs, output_format="csv", **options)
@@ -125,13 +122,13 @@ def analyze(analysed, capsys):
 
 @pytest.fixture
 def notes(analysed):
-    """Return the table with its notes."""
+    """Return a function that returns the table with its notes."""
     return lambda: analysed.text("agreement", "table.md")
 
 
 @pytest.fixture
 def stored_scores(analysed):
-    """Return the scores that the analysis keeps of a system for some pairs."""
+    """Return a function that returns the stored scores of a system."""
 
     def scores(name, pairs):
         return read_scores(analysed.folder("agreement") / f"{name}.scores", read(pairs)).scores
@@ -142,8 +139,8 @@ def stored_scores(analysed):
 # Reading
 
 
-def test_the_documented_format(documented):
-    items = read(documented)
+def test_lingeval97_set_is_read_with_distances_and_frequencies(lingeval):
+    items = read(lingeval)
     targets = [["w3 w4", "w3 w5", "w4"], ["w7"], ["w9", "w3 w5 w6"]]
     assert [item.targets for item in items] == targets
     assert items[0].errors == (
@@ -152,21 +149,24 @@ def test_the_documented_format(documented):
     )
 
 
-def test_text_files(tmp_path):
-    """Four have the contexts first."""
-    pairs = {"src": ["a", "b"], "right": ["A", "B"], "wrong": ["C", "D"]}
+PARALLEL = {"src": ["a", "b"], "right": ["A", "B"], "wrong": ["C", "D"]}
+
+
+def test_parallel_text_files_are_read_with_or_without_contexts(tmp_path):
     errors = [Error("pairs", "C")], [Error("pairs", "D")]
-    where = text_files(tmp_path, **pairs)
-    assert read(where) == [Item("a", "A", errors[0]), Item("b", "B", errors[1])]
-    assert read(text_files(tmp_path, context=["x y _eos z", ""], **pairs)) == [
-        Item("a", "A", errors[0], ("x y", "z")),
-        Item("b", "B", errors[1]),
-    ]
-    with pytest.raises(DataError, match="different numbers of lines"):
-        read(text_files(tmp_path, **pairs | {"wrong": ["C"]}))
-    with pytest.raises(DataError, match="errors.0.contrastive: it is blank") as error:
-        read(text_files(tmp_path, **pairs | {"wrong": ["C", " "]}))
-    assert error.value.where == f"{where}, line 2"
+    without = [Item("a", "A", errors[0]), Item("b", "B", errors[1])]
+    assert read(text_files(tmp_path, **PARALLEL)) == without
+    context = Item("a", "A", errors[0], ("x y", "z"))
+    paths = text_files(tmp_path, context=["x y _eos z", ""], **PARALLEL)
+    assert read(paths) == [context, without[1]]
+
+
+def test_parallel_text_files_that_do_not_fit_are_refused(tmp_path):
+    paths = text_files(tmp_path, **PARALLEL | {"wrong": ["C"]})
+    refused(DataError, "different numbers of lines", read, paths)
+    paths = text_files(tmp_path, **PARALLEL | {"wrong": ["C", " "]})
+    error = refused(DataError, "errors.0.contrastive: it is blank", read, paths)
+    assert error.where == f"{paths}, line 2"
     refused(DataError, "from 2 files", read, "src,right")
 
 
@@ -179,7 +179,7 @@ def test_text_files(tmp_path):
         ("[]", "no pairs"),
     ],
 )
-def test_what_is_no_contrastive_set_is_refused(stored, text, words):
+def test_json_that_is_no_contrastive_set_is_refused(stored, text, words):
     error = refused(DataError, None, read, stored(text))
     assert words in f"{error.message} {error.where}" and error.hint
 
@@ -210,14 +210,13 @@ BAD_ERRORS = [
         (DISCOURSE["1"], {"trg": {"correct": ["A", "B"], "incorrect": []}}, "incorrect: List"),
     ],
 )
-def test_an_item_in_another_form_is_refused(stored, good, change, words):
+def test_malformed_item_is_refused_with_its_number(stored, good, change, words):
     bad = good | change
     path = stored({"1": bad} if "trg" in bad else [good, bad])
     assert refused(DataError, words, read, path).where == f"{path}, item 1"
 
 
-def test_contexts_beside_lingevals_fields(stored):
-    """A blank one is passed over, as a blank line of a document is."""
+def test_lingeval97_items_may_have_contexts_and_blank_ones_are_skipped(stored):
     two = {"context_src": ["x", "a"], "context_ref": ["X", "A"]}
     contexts = [{"context_src": "a"}, two, {}, {"context_src": ""}]
     items = read(stored([PAIR | context for context in contexts]))
@@ -225,7 +224,7 @@ def test_contexts_beside_lingevals_fields(stored):
     assert [item.context_ref for item in items] == [(), ("X", "A"), (), ()]
 
 
-def test_the_consistency_sets_format(stored):
+def test_consistency_set_is_read_with_contexts_and_candidate_order(stored):
     wrong = [Error("deixis_dev", "X", back=2), Error("deixis_dev", "Y", back=2)]
     assert read(stored([CONSISTENCY], "deixis_dev.json")) == [
         Item("d", "D", wrong, ("a", "b", "c"), ("A", "B", "C"), (1, 0, 2))
@@ -233,10 +232,8 @@ def test_the_consistency_sets_format(stored):
 
 
 @pytest.mark.parametrize("name", ["lex_cohesion_dev", "ellipsis_vp"])
-def test_score_files_of_the_consistency_sets_are_in_the_order_of_their_candidates(
-    shared, tmp_path, name
-):
-    """As the authors' evaluation reads them, which takes the first of equal candidates."""
+def test_score_files_of_consistency_sets_follow_the_order_of_candidates(shared, tmp_path, name):
+    """The authors' evaluation takes the first of equal candidates."""
     where = shared / "data" / "consistency_enru" / f"{name}.json.xz"
     entries = json.loads("\n".join(files.text_lines(where)))
     losses = [0.5 + (text != x["dst"][x["true_ind"]]) for x in entries for text in x["dst"]]
@@ -245,7 +242,7 @@ def test_score_files_of_the_consistency_sets_are_in_the_order_of_their_candidate
     assert all(preferred(scores)) and len(preferred(scores)) == 500
 
 
-def test_a_score_file_has_the_order_it_is_read_in():
+def test_score_file_is_written_in_the_order_in_which_it_is_read():
     result = SimpleNamespace(
         files={},
         columns={"a": [[-1.0, -2.0]]},
@@ -256,7 +253,7 @@ def test_a_score_file_has_the_order_it_is_read_in():
         Item("s", "r", (ERROR,), score_lines=(1, 1))
 
 
-def test_discevals_format_and_what_the_source_cannot_decide(stored):
+def test_discevalmt_set_is_read_and_pairs_undecidable_without_context_are_counted(stored):
     items = read(stored(DISCOURSE))
     assert items == [
         Item("b", "B", [Error("m.pl", "C", back=1)], ("a",), ("A",)),
@@ -266,32 +263,38 @@ def test_discevals_format_and_what_the_source_cannot_decide(stored):
     assert undecidable(items) == 2
 
 
-def test_real_sets_with_context(shared):
+@pytest.mark.parametrize(
+    ("name", "targets", "without_context"),
+    [
+        ("deixis_dev", 1000, 500),  # only the translations before decide
+        ("ellipsis_vp", 5203 - 11, 0),  # eleven candidates repeat the right one
+    ],
+)
+def test_real_consistency_sets_are_read_whole(shared, name, targets, without_context):
     folder = shared / "data" / "consistency_enru"
-    # Of deixis only the translations before decide; eleven candidates of ellipsis are the right one
-    # once more.
-    counts = {"deixis_dev": (500, 1000, 500), "ellipsis_vp": (500, 5203 - 11, 0)}
-    for name, expected in counts.items():
-        items = read(str(folder / f"{name}.json.xz"))
-        lines = sum(len(item.targets) for item in items)
-        assert (len(items), lines, undecidable(items)) == expected
-        assert {len(item.context_src) for item in items} == {3}
-        sources = list(files.text_lines(folder / "scoring_data" / f"{name}.src.xz"))
-        assert sources[0] == " _eos ".join([*items[0].context_src, items[0].source])
+    items = read(str(folder / f"{name}.json.xz"))
+    count = sum(len(item.targets) for item in items)
+    assert (len(items), count, undecidable(items)) == (500, targets, without_context)
+    assert {len(item.context_src) for item in items} == {3}
+    first = next(files.text_lines(folder / "scoring_data" / f"{name}.src.xz"))
+    assert first == " _eos ".join([*items[0].context_src, items[0].source])
+
+
+def test_real_discevalmt_sets_equal_their_text_files(shared):
     folder = shared / "data" / "discourse_enfr"
     for name, count in (("anaphora", 199), ("lexical-choice", 22)):
         items = read(str(folder / f"{name}.json"))
         assert (len(items), undecidable(items)) == (200, count)
-    before, source, target = (
-        list(files.text_lines(folder / f"anaphora.{part}"))
+    lines = (
+        files.text_lines(folder / f"anaphora.{part}")
         for part in ("prev.en", "current.en", "current.fr")
     )
     items = read(str(folder / "anaphora.json"))
     texts = [(item.context_src, item.source, text) for item in items for text in item.targets]
-    assert texts == [((b,), s, t) for b, s, t in zip(before, source, target, strict=True)]
+    assert texts == [((before,), source, text) for before, source, text in zip(*lines, strict=True)]
 
 
-def test_other_contexts_are_none_or_another_items():
+def test_context_of_items_is_kept_removed_or_taken_from_another_item():
     items = [Item(f"s{i}", "r", [], (f"c{i % 5}",)) for i in range(40)] + [Item("first", "r", [])]
     assert under(items, "true") == items
     assert {item.context_src for item in under(items, "none")} == {()}
@@ -303,7 +306,7 @@ def test_other_contexts_are_none_or_another_items():
     refused(DataError, "same context", under, items[:1], "foreign")
 
 
-def test_a_set_is_documents_of_what_was_said_before():
+def test_items_become_documents_of_context_and_source():
     items = [Item("b", "B", [Error("x", "C")], ("a",), ("A",)), Item("d", "D", [])]
     text = as_documents(items)
     assert (text.lines, text.places) == (["a", "b", "d"], [1, 2])
@@ -312,7 +315,7 @@ def test_a_set_is_documents_of_what_was_said_before():
     assert as_documents(items, translated=True).targets == [["A"], ["B", "C"], ["D"]]
 
 
-def test_sets_of_the_corpus_go_by_their_names(analysed):
+def test_contrastive_sets_of_a_corpus_are_found_by_name(analysed):
     path = analysed.run.prep / "eval" / "pronouns.json"
     write(path, [])
     assert find_pairs(analysed.run, "pronouns") == str(path)
@@ -329,11 +332,11 @@ def test_sets_of_the_corpus_go_by_their_names(analysed):
 # Deciding
 
 
-def test_a_tie_is_wrong_and_each_error_is_held_against_its_own_reference():
+def test_tie_is_wrong_and_each_error_is_compared_with_its_reference():
     assert decisions([[-2.0, -3.0, -2.0, -1.0], [-5.0, -6.0]]) == [True, False, False, True]
 
 
-def test_the_sentence_is_right_where_it_beats_every_wrong_one():
+def test_sentence_is_right_if_the_reference_beats_every_wrong_translation():
     scores = [[-1.0, -2.0, -3.0], [-1.0, -0.5, -3.0], [-4.0], [-2.0, -2.0]]
     assert preferred(scores) == [True, False, False]
 
@@ -346,12 +349,14 @@ def test_the_sentence_is_right_where_it_beats_every_wrong_one():
         ("-5.9 6.4 5.1 1 2 0", NLL),
     ],
 )
-def test_score_files_of_either_sign(tmp_path, documented, numbers, meaning):
+def test_signs_of_a_score_file_tell_log_probabilities_from_losses(
+    tmp_path, lingeval, numbers, meaning
+):
     write(tmp_path / "a.scores", numbers.split())
-    found = read_scores(tmp_path / "a.scores", read(documented))
+    scores = read_scores(tmp_path / "a.scores", read(lingeval))
     sign = 1 if meaning == LOG_PROB else -1
     a, b, c, d, e, f = (sign * float(number) for number in numbers.split())
-    assert found == ([[a, b, c], [d], [e, f]], meaning)
+    assert scores == ([[a, b, c], [d], [e, f]], meaning)
 
 
 @pytest.mark.parametrize(
@@ -362,57 +367,74 @@ def test_score_files_of_either_sign(tmp_path, documented, numbers, meaning):
         ("1 2 nan 4 5 6", "not a finite number"),
     ],
 )
-def test_a_score_file_of_another_set_is_refused(tmp_path, documented, numbers, words):
+def test_score_file_that_does_not_fit_the_set_is_refused(tmp_path, lingeval, numbers, words):
     write(tmp_path / "a.scores", numbers.split())
-    assert refused(DataError, words, read_scores, tmp_path / "a.scores", read(documented)).hint
+    assert refused(DataError, words, read_scores, tmp_path / "a.scores", read(lingeval)).hint
 
 
-def bin_of_lingeval(frequency):
-    """evaluate.py's bins of frequencies, in words (formats.md): 5 is overwritten by the bin that
-    is assigned later.
-    """
-    for low in (10000, 5000, 2000, 1000, 500, 200, 100, 50, 20, 10, 5, 2):
-        if frequency > low:
-            return f">{low}"
-    return str(frequency)
+def frequency_bin(frequency):
+    """Return the frequency bin of evaluate.py (formats.md), which puts 5 into the bin ">2"."""
+    lows = (10000, 5000, 2000, 1000, 500, 200, 100, 50, 20, 10, 5, 2)
+    return next((f">{low}" for low in lows if frequency > low), str(frequency))
 
 
-def test_groups_are_those_of_the_sets_own_evaluation():
+POLARITY = {
+    "polarity_affix_del": "polarity, deletion",
+    "polarity_particle_kein_ins": "polarity, insertion",
+}
+
+
+def lingeval_groups(error):
+    """Yield the groups of an error (section, label) by the rules of evaluate.py (formats.md)."""
+    yield "all", "all"
+    yield "type", error.type
+    if error.type in POLARITY:
+        yield "type", POLARITY[error.type]
+    if error.distance is not None:
+        distance = str(error.distance) if error.distance <= 15 else ">15"
+        yield "distance, all types", distance
+        if error.type == AGREEMENT:
+            yield "distance, subject-verb", distance
+    if error.frequency is not None:
+        yield "frequency", frequency_bin(error.frequency)
+
+
+def test_groups_equal_those_of_lingeval97s_evaluate_script():
     rng = random.Random(1)
-    kinds = [AGREEMENT, "polarity_affix_del", "polarity_particle_kein_ins", "auxiliary"]
+    kinds = [AGREEMENT, *POLARITY, "auxiliary"]
     frequencies = [None, *range(25), 50, 51, 5000, 10001]
     errors = [
         Error(rng.choice(kinds), "x", rng.choice([None, *range(20)]), rng.choice(frequencies))
         for _ in range(800)
     ]
-    found = {group: [errors[i] for i in places] for group, places in groups_of(errors).items()}
-    polarity = {
-        "polarity_affix_del": "polarity, deletion",
-        "polarity_particle_kein_ins": "polarity, insertion",
-    }
     expected = {}
+    for i, error in enumerate(errors):
+        for group in lingeval_groups(error):
+            expected.setdefault(group, []).append(i)
+    assert {group: [*members] for group, members in groups_of(errors).items()} == expected
 
-    def add(section, label, error):
-        expected.setdefault((section, label), []).append(error)
 
-    for error in errors:
-        add("all", "all", error)
-        add("type", error.type, error)
-        if error.type in polarity:
-            add("type", polarity[error.type], error)
-        if error.distance is not None:
-            distance = str(error.distance) if error.distance <= 15 else ">15"
-            add("distance, all types", distance, error)
-            if error.type == AGREEMENT:
-                add("distance, subject-verb", distance, error)
-        if error.frequency is not None:
-            add("frequency", bin_of_lingeval(error.frequency), error)
-    assert found == expected
-    for kind, section in (
-        (AGREEMENT, "distance, subject-verb"),
-        ("auxiliary", "distance, all types"),
-    ):
-        assert {name for name, _ in groups_of([Error(kind, "x", 0)])} == {"all", "type", section}
+def test_groups_are_ordered_by_section_then_by_distance_or_descending_frequency():
+    agreement = [Error(AGREEMENT, "x", *numbers) for numbers in ((16, 1), (2, 20001), (10, 4))]
+    others = [Error("pronoun", "x", back=back) for back in (2, 1)]
+    groups = groups_of([*others, *agreement, Error("polarity_affix_del", "x", 3, 2)])
+    assert [*groups] == [
+        ("all", "all"),
+        *[("type", kind) for kind in ("pronoun", AGREEMENT, "polarity_affix_del")],
+        ("type", "polarity, deletion"),
+        *[("sentences back", back) for back in "12"],
+        *[("distance, subject-verb", label) for label in ("2", "10", ">15")],
+        *[("distance, all types", label) for label in ("2", "3", "10", ">15")],
+        *[("frequency", label) for label in (">10000", ">2", "2", "1")],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "section"),
+    [(AGREEMENT, "distance, subject-verb"), ("auxiliary", "distance, all types")],
+)
+def test_distances_of_a_single_error_type_have_one_section(kind, section):
+    assert {name for name, _ in groups_of([Error(kind, "x", 0)])} == {"all", "type", section}
 
 
 # Systems
@@ -420,67 +442,63 @@ def test_groups_are_those_of_the_sets_own_evaluation():
 
 @pytest.fixture
 def scorer(analysed):
-    """Scores with a small system."""
+    """Return a scorer with a small system."""
     analysed.system()
     model = loading.load_system(analysed.run, analysed.run.find_system("base"), "cpu")
     vocabularies = load_vocabularies(analysed.run.prep)
     return Scorer([model], Spaces(), Spaces(), *vocabularies, SearchSettings(), "cpu", 1)
 
 
-def test_a_source_is_read_once_for_its_targets(scorer, monkeypatch):
-    read_rows, (model,) = [], scorer.models
-    original = model.encode
-    monkeypatch.setattr(
-        model, "encode", lambda batch: read_rows.append(len(batch.src)) or original(batch)
-    )
+def test_source_is_encoded_once_for_all_its_targets(scorer, monkeypatch):
+    rows, (model,) = [], scorer.models
+    encode = model.encode
+    monkeypatch.setattr(model, "encode", lambda batch: rows.append(len(batch.src)) or encode(batch))
     scorer.alternatives(["w1", "w2 w3"], [["w4", "w5", "w6"], ["w7", "w8", "w9"]])
-    assert read_rows == [2]
+    assert rows == [2]
 
 
-def test_no_score_is_lost_in_float32(scorer):
-    """Sums of float64 log-probabilities: two targets that differ in a rare word only are told
-    apart.
-    """
+def test_scores_of_long_targets_have_float64_precision(scorer):
+    """Two targets of 60 words that differ in one rare word have different scores."""
     long = " ".join(f"w{i}" for i in range(60))
     (scores,) = scorer.alternatives(["w1"], [[long, long.replace("w59", "w58")]])
     assert scores[0] != scores[1] and torch.tensor(scores).isfinite().all()
 
 
-def test_systems_and_score_files_side_by_side(
-    analysed, analyze, documented, notes, stored_scores, tmp_path, two_cores
+@pytest.fixture
+def score_file(tmp_path):
+    """Return a function that writes six scores and returns the value of --scores."""
+    return lambda digits, name="others.2016": (str(write(tmp_path / f"{name}.scores", [*digits])),)
+
+
+def test_systems_and_score_files_are_compared_in_one_table(
+    analysed, analyze, lingeval, notes, stored_scores, score_file, two_cores
 ):
-    """The command says as what a score file is read."""
     analysed.system()
-    other = tmp_path / "others.2016.scores"
-    write(other, list("122954"))
-    scores = (str(other),)
-    rows, err = analyze(documented, scores=scores)
+    rows, err = analyze(lingeval, scores=score_file("122954"))
     read_as = "scores of others: read as negative log-likelihoods, lower is better"
     assert f"{read_as} (by their signs)" in err and read_as in notes()
     assert float(rows["all", "all"]["others"]) == pytest.approx(200 / 3)
+    scores = stored_scores("base", lingeval)
+    assert all(math.isfinite(score) for targets in scores for score in targets)
+    assert float(rows["all", "all"]["base"]) == pytest.approx(100 * sum(decisions(scores)) / 3)
     distances = {key: int(row["pairs"]) for key, row in rows.items() if "distance" in key[0]}
     assert distances == {("distance, subject-verb", label): 1 for label in ("0", ">15")}
     # One of the three items has no wrong translation.
     assert rows["sentence", "better than every wrong one"]["pairs"] == "2"
     frequency = "frequency: how often the word occurs in the training text of the set's authors"
     assert frequency in notes()
-    own = stored_scores("base", documented)
-    assert all(math.isfinite(score) for targets in own for score in targets)
-    assert float(rows["all", "all"]["base"]) == pytest.approx(100 * sum(decisions(own)) / 3)
-    assert "up to date" in analyze(documented, scores=scores)[1]
-    write(other, list("122945"))
-    assert float(analyze(documented, scores=scores)[0]["all", "all"]["others"]) == 100.0
-    write(tmp_path / "others.2017.scores", list("122954"))
-    scores = (str(other), str(tmp_path / "others.2017.scores"))
-    words = "two score files have the same name before the first dot: 'others'"
-    analysed.refused("agreement", DataError, words, pairs=documented, scores=scores)
+
+
+def test_score_files_with_the_same_name_are_refused(analysed, lingeval, score_file):
+    analysed.system()
+    scores = score_file("122954") + score_file("122954", "others.2017")
+    message = "two score files have the same name before the first dot: 'others'"
+    analysed.refused("agreement", DataError, message, pairs=lingeval, scores=scores)
 
 
 @pytest.fixture
 def with_context(stored):
-    """Two-sentence documents: the same sentence after several others, with two wrong
-    translations.
-    """
+    """Write documents of two sentences: the same second sentence, with two wrong translations."""
     errors = [{"type": "pronoun", "contrastive": f"w3 w{i}"} for i in (50, 51)]
     pair = {"source": "w1 w2", "errors": errors}
     texts = [
@@ -490,50 +508,60 @@ def with_context(stored):
 
 
 def columns(rows):
-    """The columns of a table's numbers."""
+    """Return the columns of a table that have shares."""
     return [name for name in [*rows["all", "all"]][3:] if not name.endswith(("_low", "_high"))]
 
 
 @pytest.mark.parametrize("variant", ["amn", "context-aware", "han", "concat"])
-def test_scores_depend_on_the_context_of_systems_that_read_it(
+def test_scores_with_and_without_context_equal_forced_scores(
     analysed, analyze, with_context, notes, stored_scores, variant
 ):
-    analysed.system()
     model = analysed.system("doc", variant)
-    rows, _ = analyze(with_context, context="true,none,foreign")
-    assert columns(rows) == ["base", "doc", "doc, none", "doc, foreign"]
-    counts = [(section, row["pairs"]) for (section, _), row in rows.items()]
-    assert counts == [("all", "24"), ("sentence", "12"), ("type", "24")]
+    analyze(with_context, context="true,none,foreign")
     names = ("doc", "doc.none", "doc.foreign")
     true, none, foreign = (stored_scores(name, with_context) for name in names)
     assert true != none and true != foreign and none != foreign
-    kept = {path.name for path in analysed.folder("agreement").glob("*.scores")}
-    assert kept == {f"{name}.scores" for name in ("base", *names)}
     rule = model.context_rule
-    reads = f"read by doc (previous, at most {rule.size}, {rule.join}); not read by base"
-    assert reads in notes()
-    assert (
-        "none: without context; foreign: with the context of another sentence of the set" in notes()
-    )
-    analyze(with_context, systems=["doc"])
-    without = notes()  # what was not asked is not explained
-    assert "not read by" not in without and "foreign: " not in without and "read by doc" in without
+    assert f"read by doc (previous, at most {rule.size}, {rule.join})" in notes()
 
     vocabulary = load_vocabularies(analysed.run.prep)[0]
     src, tgt, before = (vocabulary.encode(text.split()) for text in ("w1 w2", "w3 w60", "w10 w30"))
-    for row, scores in ((0, true), (-1, none)):  # by hand: one pair, one context
+    for row, scores in ((0, true), (-1, none)):
         values = ([before], [len(before)], [[row]])
         context = Context(*map(torch.tensor, values), False)
         batch = dataclasses.replace(pair_batch([src], [tgt]), context=context)
         assert scores[0][0] == pytest.approx(sum(forced_scores([model], batch)[0]), abs=1e-4)
 
 
-def test_systems_that_read_translations_get_those_of_the_set(
+def test_systems_that_read_context_have_a_column_for_each_context(
+    analysed, analyze, with_context, notes
+):
+    analysed.system()
+    analysed.system("doc", "amn")
+    rows, _ = analyze(with_context, context="true,none,foreign")
+    assert columns(rows) == ["base", "doc", "doc, none", "doc, foreign"]
+    counts = [(section, row["pairs"]) for (section, _), row in rows.items()]
+    assert counts == [("all", "24"), ("sentence", "12"), ("type", "24")]
+    stored = {path.stem for path in analysed.folder("agreement").glob("*.scores")}
+    assert stored == {"base", "doc", "doc.none", "doc.foreign"}
+    assert "; not read by base" in notes()
+    explained = "none: without context; foreign: with the context of another sentence of the set"
+    assert explained in notes()
+
+
+def test_notes_explain_only_the_contexts_that_were_asked_for(
+    analysed, analyze, with_context, notes
+):
+    analysed.system("doc", "amn")
+    analyze(with_context)
+    assert "read by doc" in notes()
+    assert "not read by" not in notes() and "foreign: " not in notes()
+
+
+def test_systems_that_read_earlier_translations_get_those_of_the_set(
     analysed, analyze, stored, notes, stored_scores
 ):
-    """The same sources with other translations before: only such a system scores them
-    differently.
-    """
+    """Only the earlier translations of the two items differ."""
     trg = [
         {"correct": [before, "w5 w6"], "incorrect": [before, "w5 w7"]}
         for before in ("w20 w21", "w30 w31 w32")
@@ -549,11 +577,13 @@ def test_systems_that_read_translations_get_those_of_the_set(
     assert "both (previous, at most 3, parallel, translations too)" in notes()
 
 
-def test_what_the_pairs_lack_is_said_or_refused(analysed, analyze, notes, documented, with_context):
+def test_missing_context_or_parses_of_the_pairs_are_noted_or_refused(
+    analysed, analyze, notes, lingeval, with_context
+):
     for name, variant, model, pairs, words in (
-        ("doc", "amn", {}, documented, "reads context, but the pairs have none"),
+        ("doc", "amn", {}, lingeval, "reads context, but the pairs have none"),
         ("later", "amn", {"context": "next"}, with_context, "reads following sentences"),
-        ("trees", "pr", {"segmentation": "parse"}, documented, "reads parses"),
+        ("trees", "pr", {"segmentation": "parse"}, lingeval, "reads parses"),
     ):
         analysed.system(name, variant, SMALL | model)
         assert f"'{name}' {words}" in analyze(pairs, systems=[name])[1]
@@ -562,15 +592,13 @@ def test_what_the_pairs_lack_is_said_or_refused(analysed, analyze, notes, docume
         ({"systems": ["doc"], "context": "none"}, "no pair of this set has a context"),
         ({"set_names": ["test"]}, "reads no set of the run"),
     ):
-        analysed.refused("agreement", ConfigError, words, pairs=documented, **options)
+        analysed.refused("agreement", ConfigError, words, pairs=lingeval, **options)
 
 
-def test_a_system_that_reads_other_documents_is_asked_once(
+def test_system_that_reads_foreign_documents_is_scored_once(
     analysed, analyze, with_context, monkeypatch
 ):
-    """What it reads is of other pairs, whatever stands before its own: columns of other contexts
-    would say what they are not.
-    """
+    """It reads sentences of other documents whatever its context, so it has one column."""
     analysed.system("ablated", "amn", {**SMALL, "inter_attention": False, "context": "foreign"})
     asked, alternatives = [], Scorer.alternatives
     monkeypatch.setattr(
@@ -581,28 +609,26 @@ def test_a_system_that_reads_other_documents_is_asked_once(
     assert columns(rows) == ["ablated"] and len(asked) == 1
 
 
-def test_distances_and_dependent_pairs_are_explained_where_there_are_some(
-    analysed, documented, tmp_path
+def test_distances_and_dependent_pairs_are_explained_only_if_there_are_any(
+    analysed, lingeval, tmp_path
 ):
     analysed.system()
     without = text_files(tmp_path, src=["w1"], right=["w2"], wrong=["w3"])
-    for pairs, said in ((documented, True), (without, False)):
+    for pairs, explained in ((lingeval, True), (without, False)):
         finding = analysed.analyze("agreement", pairs=pairs)
-        assert ("as the distance grows" in finding["text"]) == said
-        assert ("count as independent" in " ".join(finding["table"]["notes"])) == said
+        assert ("as the distance grows" in finding["text"]) == explained
+        assert ("count as independent" in " ".join(finding["table"]["notes"])) == explained
 
 
-def test_pairs_of_words_that_no_system_knows_are_said(analysed, analyze, notes, tmp_path):
-    """Two unknown words are one to the model, so the pair is a tie, and no share says that by
-    itself.
-    """
+def test_unknown_subwords_and_exact_ties_are_noted_once(analysed, analyze, notes, tmp_path):
+    """Two unknown words are the same subword, so the pair is an exact tie."""
     analysed.system()
     analysed.system("second")
     targets = {"right": ["w5 w6", "xyzzy w7"], "wrong": ["w5 w8", "plugh w7"]}
-    _, err = analyze(text_files(tmp_path, src=["w1 w2", "w3 w4"], **targets))
-    # 2 of 12, </s> with them
-    unknown = "unknown subwords: 0.0% of the sources, 16.7% of the targets"
+    _, err = analyze(text_files(tmp_path, src=["w1 w2", "xyzzy"], **targets))
+    # 1 of 5 and 2 of 12 subwords, with </s>
+    unknown = "unknown subwords: 20.0% of the sources, 16.7% of the targets"
     shown = notes()
     assert unknown in err and unknown in shown
-    assert err.count("unknown") == shown.count("unknown") == 1
+    assert err.count("unknown subwords") == shown.count("unknown subwords") == 1
     assert "base: 1 exact tie, counted as wrong" in shown

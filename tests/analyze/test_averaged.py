@@ -1,4 +1,4 @@
-"""Every analysis, and the attention of a page, reads the weights that translate: with
+"""Every analysis, and the attention of a report, reads the weights that translate: with
 search.average=2 the mean of two checkpoints.
 """
 
@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from nmtkit import demo
-from nmtkit.analyze import ANALYSES, stage, timing
+from nmtkit.analyze import ANALYSES, stage
 from nmtkit.models import checkpoints, loading
 from nmtkit.report.stage import report
 from nmtkit.run import Run
@@ -32,18 +32,18 @@ CASES = {
     "probing": ("pr", {"tasks": "sentence_length"}),
     "weights": ("gatt", {}),
 }
-"""Analyses that load a model: a system that they can look at, and options."""
+"""Analyses that load a model: a variant that they apply to, and options."""
 WITHOUT = {"lengths", "convergence", "examples", "phrases", "attention"}
-"""Analyses of translations and logs; attention, which needs translations, is tested with the
-page below.
+"""Analyses of translations and logs. `attention` also needs translations: it is tested with the
+report below.
 """
 AVERAGED = ["step-00000002", "step-00000003"]
 
 
 @pytest.fixture(scope="module")
 def drawn(tmp_path_factory):
-    """A run of few sentences whose systems have three checkpoints each and translate with the mean
-    of the last two.
+    """Prepare a small run whose systems have three checkpoints and translate with the mean of the
+    last two.
     """
     torch.set_num_threads(1)
     with pytest.MonkeyPatch.context() as patch:
@@ -58,7 +58,7 @@ def drawn(tmp_path_factory):
 
 
 def save_weights(run, system, step, factor):
-    """A checkpoint with the weights of the first one times a factor."""
+    """Save a checkpoint with the weights of the first checkpoint times a factor."""
     folder = run.system(system).checkpoints
     first = checkpoints.load_weights(folder / "step-00000001")
     weights = {name: factor * values for name, values in first.items()}
@@ -73,15 +73,15 @@ def run(drawn, tmp_path):
 
 @pytest.fixture
 def loaded(monkeypatch):
-    """The weights that were put into models."""
-    found, original = [], loading.put_weights
+    """Return the list of weights that were loaded into models."""
+    seen, original = [], loading.put_weights
 
     def put(model, weights, where=None):
-        found.append(weights)
+        seen.append(weights)
         original(model, weights, where)
 
     monkeypatch.setattr(loading, "put_weights", put)
-    return found
+    return seen
 
 
 def is_mean(weights, run, system):
@@ -92,30 +92,26 @@ def is_mean(weights, run, system):
 
 
 def change_weights(run, system):
-    """Other weights under the name of the first of the two checkpoints that are averaged; all
-    else stays.
-    """
+    """Replace the weights of the first averaged checkpoint, and nothing else."""
     save_weights(run, system, 2, 2)
 
 
-def test_every_analysis_is_here():
+def test_every_analysis_is_listed_here():
     assert CASES.keys() | WITHOUT == ANALYSES.keys()
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_an_analysis_reads_the_weights_that_translate_until_they_change(
-    name, run, loaded, stderr, monkeypatch
+def test_analysis_reads_averaged_weights_and_is_outdated_when_they_change(
+    name, run, loaded, stderr, brief
 ):
-    """Only weights change, neither the log nor what is named the best."""
-    monkeypatch.setattr(timing, "MOST", 1)
     system, options = CASES[name]
     facts = Findings(run).analyze(name, systems=[system], **options)["facts"]
     assert loaded and all(is_mean(weights, run, system) for weights in loaded)
     assert facts["checkpoints"] == {system: AVERAGED}
     if name in {"cost", "context"}:
-        return  # new times are taken whenever they are asked for, and translations take long
+        return  # cost --measure always repeats; context is slow
     count = len(loaded)
-    change_weights(run, "amn")  # which it did not read
+    change_weights(run, "amn")  # not read by this analysis
     stderr()
     stage.analyze(run, name, systems=[system], **options)
     assert f"{name}: up to date" in stderr() and len(loaded) == count
@@ -125,8 +121,7 @@ def test_an_analysis_reads_the_weights_that_translate_until_they_change(
     assert len(loaded) > count and is_mean(loaded[-1], run, system)
 
 
-def test_measured_times_are_kept_as_long_as_their_weights_are(run, stderr, monkeypatch):
-    monkeypatch.setattr(timing, "MOST", 1)
+def test_measured_times_are_dropped_when_weights_change(run, stderr, brief):
 
     def facts(**options):
         return Findings(run).analyze("cost", systems=["pr"], **options)["facts"]
@@ -141,12 +136,12 @@ def test_measured_times_are_kept_as_long_as_their_weights_are(run, stderr, monke
     assert "the times that --measure took of pr are not of these systems" in stderr()
 
 
-def test_the_attention_of_a_page_is_of_the_weights_that_translate(run, loaded, capsys):
+def test_attention_of_a_report_reads_averaged_weights(run, loaded, capsys):
     translate(run, systems=["pr"], set_names=["test"], jobs=1)
     score(run, resamples=10, trials=10)
     for name in ("layers", "attention"):
         stage.analyze(run, name, systems=["pr"])
-    # What translated, and the two analyses.
+    # By translate and by the two analyses.
     assert [is_mean(weights, run, "pr") for weights in loaded] == [True] * 3
     page = Path(report(run))
     before, _ = page.read_text("utf-8"), capsys.readouterr()

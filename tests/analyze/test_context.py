@@ -1,5 +1,5 @@
-"""Whether the context is used: what stands in its place, losses and translations by hand, what
-is read against what is recorded, examples, errors.
+"""Use of context: conditions, losses and translations by hand, readings against recorded attention
+and gates, examples and errors.
 """
 
 import dataclasses
@@ -50,11 +50,9 @@ DOCUMENTS = {
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory):
-    """A demo corpus of a few documents, with few merges, so that words fall into subwords; no
-    system yet.
-    """
+    """Prepare a demo corpus of a few documents with few merges, so that words have subwords."""
     folder = tmp_path_factory.mktemp("demo")
-    generate(folder, size=60, dev=24, test=4)
+    generate(folder, size=60, dev=16, test=4)
     files = {name: (folder / f"{name}.en", folder / f"{name}.de") for name in ("train", "dev")}
     return prep(
         "own",
@@ -69,7 +67,7 @@ def demo(tmp_path_factory):
 
 @pytest.fixture
 def findings(demo, tmp_path):
-    """The prepared demo under a run of its own."""
+    """Return a new run with the prepared demo corpus."""
     run = Run(tmp_path / "documents")
     run.path.mkdir()
     run.prep.symlink_to(demo / "prep")
@@ -82,32 +80,32 @@ def run(findings):
 
 
 def system(run, name, variant, **model):
-    """A system of random weights that translates in a few steps."""
+    """Add a system with random weights that translates in a few steps; return its model."""
     search = {"beam": 1, "max_length_a": 0.0, "max_length_b": 3}
-    # Larger weights, so that what is read makes a difference in so small a model.
+    # Weights are enlarged: otherwise context hardly changes the output of so small a model.
     return save_system(run, name, variant, {**SMALL, **model}, 1.5, **search)
 
 
 def small(variant, **model):
-    """A model of random weights in double precision, with a vocabulary of 60."""
+    """Return a model with random weights in float64 and a vocabulary of 60."""
     torch.manual_seed(2)
     return build_model(variant, SMALL | model, Vocabularies(60, 60, True)).double().eval()
 
 
 def readings(model, pairs, *rows):
-    """What sources of some pairs read."""
+    """Return the readings of some pairs, as one batch."""
     batch = collate(pairs, np.array(rows), "cpu", model.context_rule)
     return context_reading.readings(model, batch, context_reading.sites_of(model))
 
 
 def recorded(model, pairs, *rows):
-    """What the encoder records of some pairs."""
+    """Return what the encoder records for some pairs, as one batch."""
     with torch.inference_mode(), capture() as seen:
         model.encode(collate(pairs, np.array(rows), "cpu", model.context_rule))
     return seen
 
 
-def test_what_takes_the_place_of_a_context():
+def test_replaced_contexts_have_as_many_sentences_of_the_right_documents():
     documents, rule = Documents([0, 4, 5], 8), ContextRule("previous", 2)
     rules = conditions(rule)
     assert list(rules) == ["own", "none", "same document", "other documents"]
@@ -119,7 +117,7 @@ def test_what_takes_the_place_of_a_context():
     assert read["none"] == [[]] * 8
     for i, own in enumerate(read["own"]):
         same, others = read["same document"][i], read["other documents"][i]
-        assert len(same) == len(others) == len(own)  # a sentence that has none still has none
+        assert len(same) == len(others) == len(own)
         start, end = documents.bounds(i)
         assert all(start <= other < end and other != i for other in same)
         assert all(not start <= other < end for other in others)
@@ -127,60 +125,95 @@ def test_what_takes_the_place_of_a_context():
     assert drawn == ContextRule("random", seed=4)
 
 
-def test_what_takes_the_place_of_the_memory_of_a_whole_document():
-    """Each sentence of the document that has a context gets one of that kind, and all of these
-    are read.
-    """
+def test_replaced_memory_of_a_whole_document_joins_the_contexts_of_its_sentences():
     documents, rule = Documents([0, 4, 5], 8), ContextRule("previous", 1, "parallel", whole=True)
     for name, other in conditions(rule).items():
-        replaced, one = Replaced(documents, other), dataclasses.replace(other, whole=False)
+        replaced, single = Replaced(documents, other), dataclasses.replace(other, whole=False)
         for i in range(8):
             start, end = documents.bounds(i)
-            whole = {read for own in range(start, end) for read in documents.context(own, one)}
+            whole = {read for row in range(start, end) for read in documents.context(row, single)}
             assert replaced.context(i, rule) == (sorted(whole) if i > start else []), name
 
 
-def test_the_table_by_hand(findings, run, capsys):
+@pytest.fixture
+def context_rows(findings, run):
+    """Run the analysis of a system; return its model and its rows by context."""
     model = system(run, "doc", "amn")
-    system(run, "plain", "transformer")
-    rows = {row["context"]: row for row in findings.rows("context")}
-    store, rule = Store(run.prep / "dev"), ContextRule()
-    out, err = capsys.readouterr()
-    assert "left out: plain: it reads no context" in err
-    assert findings.text("context")
-    assert "doc, line " in out and "nats from its context" in out
-    assert list(rows) == ["own", "none", "same document", "other documents"]
-    assert {row["system"] for row in rows.values()} == {"doc"}
-    sentences = range(len(store))
-    for name, other in conditions(rule).items():
-        replaced = Replaced(store.documents, other)
-        nats = 0.0
-        for i in sentences:  # one by one, the context's ids put in by hand
-            ids = [store.src(j).tolist() for j in replaced.context(i, rule)]
-            batch = pair_batch([store.src(i).tolist()], [store.tgt(i).tolist()])
-            if ids:
-                context = Context(*map(torch.tensor, (ids, [len(ids[0])], [[0]])), False)
-                batch = dataclasses.replace(batch, context=context)
-            nats -= sum(forced_scores([model], batch)[0])
-        loss = nats / store.tgt_lengths.sum()
-        assert rows[name]["loss"]["value"] == pytest.approx(loss, abs=1e-5)
+    return model, {row["context"]: row for row in findings.rows("context")}
+
+
+def forced_nats(model, store, replaced):
+    """Return the nats of each reference, a sentence at a time, with the ids of its context."""
+    nats = []
+    for i in range(len(store)):
+        ids = [store.src(j).tolist() for j in replaced.context(i, ContextRule())]
+        batch = pair_batch([store.src(i).tolist()], [store.tgt(i).tolist()])
+        if ids:
+            context = Context(*map(torch.tensor, (ids, [len(ids[0])], [[0]])), False)
+            batch = dataclasses.replace(batch, context=context)
+        nats.append(-sum(forced_scores([model], batch)[0]))
+    return np.array(nats)
+
+
+def test_losses_equal_forced_scores_with_each_context(run, context_rows):
+    model, rows = context_rows
+    store = Store(run.prep / "dev")
+    for name, other in conditions(ContextRule()).items():
+        replaced, row = Replaced(store.documents, other), rows[name]
+        loss = forced_nats(model, store, replaced).sum() / store.tgt_lengths.sum()
+        assert row["loss"]["value"] == pytest.approx(loss, abs=1e-5)
         changed = sum(
-            replaced.context(i, rule) != store.documents.context(i, rule) for i in sentences
+            replaced.context(i, ContextRule()) != store.documents.context(i, ContextRule())
+            for i in range(len(store))
         )
-        assert rows[name]["changed"] == changed
+        assert row["changed"] == changed
         assert (changed > 0) == (name != "own")
-        assert len(store) < 30 and rows[name]["loss_paired_bootstrap"] is None
-    values = [row["loss"]["value"] for row in rows.values()]
-    assert len(set(values)) == 4
-    assert rows["none"]["loss_difference"]["value"] == pytest.approx(values[1] - values[0])
+        assert row["loss_paired_bootstrap"] is None  # fewer than 30 sentences
+
+
+def test_rows_compare_each_context_with_the_true_one(context_rows):
+    _, rows = context_rows
+    assert list(rows) == ["own", "none", "same document", "other documents"]
+    own, none, *_ = losses = [row["loss"]["value"] for row in rows.values()]
+    assert len(set(losses)) == 4
+    assert rows["none"]["loss_difference"]["value"] == pytest.approx(none - own)
     assert rows["none"]["kept"]["value"] is None and 0 < rows["own"]["kept"]["value"] < 1
+
+
+def test_shares_of_kept_state_and_context_words_are_means_over_source_subwords(run, context_rows):
+    model, rows = context_rows
+    store = Store(run.prep / "dev")
+    read = [reading for reading in readings(model, store, *range(len(store))) if reading]
+    for column in ("kept", "on_words"):
+        subwords = np.concatenate([getattr(reading, column) for reading in read])
+        assert rows["own"][column]["value"] == pytest.approx(subwords.mean(), rel=1e-5)
+
+
+def test_first_example_is_the_sentence_that_gains_most(findings, run, capsys):
+    model, store = system(run, "doc", "amn"), Store(run.prep / "dev")
+    own, none = (
+        forced_nats(model, store, Replaced(store.documents, conditions(ContextRule())[name]))
+        for name in ("own", "none")
+    )
+    best = np.argmax(none - own)
+    findings.analyze("context")
+    first = f"doc, line {best + 1}: {(none - own)[best]:+.2f} nats from its context"
+    assert capsys.readouterr().out.partition("doc, line ")[2].startswith(first[10:])
     page = findings.text("context", "examples.html")
     assert "source words: what each takes from the context</p>" in page
+
+
+def test_systems_without_context_are_left_out(findings, run, stderr):
+    system(run, "doc", "amn")
+    system(run, "plain", "transformer")
+    assert {row["system"] for row in findings.rows("context")} == {"doc"}
+    assert "left out: plain: it reads no context" in stderr()
+    assert findings.text("context")
     findings.analyze("context")
-    assert "up to date" in capsys.readouterr().err
+    assert "up to date" in stderr()
 
 
-def test_a_set_of_one_document_has_no_row_of_other_documents(analysed, monkeypatch):
+def test_set_of_one_document_has_no_row_of_other_documents(analysed, monkeypatch):
     monkeypatch.setattr(context_conditions.Reader, "_translations", lambda *_: ["x"] * 40)
     system(analysed.run, "doc", "concat")
     (analysed.run.prep / "docs").mkdir()
@@ -190,8 +223,7 @@ def test_a_set_of_one_document_has_no_row_of_other_documents(analysed, monkeypat
     assert "no row of other documents: the set is a single document" in table["notes"]
 
 
-def test_the_losses_of_all_contexts_are_of_the_same_sentences(findings, run, monkeypatch):
-    """A sentence that is too long with one of the contexts is left out of each."""
+def test_sentence_too_long_in_one_context_is_left_out_of_all(findings, run, monkeypatch):
     system(run, "doc", "amn")
     store = Store(run.prep / "dev")
     most = int(np.sort(np.maximum(store.src_lengths, store.tgt_lengths))[-4])
@@ -207,7 +239,7 @@ def test_the_losses_of_all_contexts_are_of_the_same_sentences(findings, run, mon
     assert study.warnings == [f"doc: {count} sentences left out, too long to be read"]
 
 
-def test_the_own_context_is_that_of_translate_and_other_ones_change_translations(
+def test_true_context_gives_the_output_of_translate_and_others_change_it(
     findings, run, monkeypatch
 ):
     system(run, "doc", "concat")
@@ -223,61 +255,56 @@ def test_the_own_context_is_that_of_translate_and_other_ones_change_translations
     assert outputs[0] != outputs[1] != outputs[3]
 
 
-def test_a_system_that_reads_its_own_translations_has_no_bleu_with_what_it_has_not_translated(
-    findings, run
-):
+def test_systems_that_read_their_translations_have_no_bleu_in_replaced_contexts(findings, run):
     system(run, "doc", "han", side="joint")
     system(run, "blind", "han", side="decoder")
-    rows = findings.rows("context", set_names=["dev"])
-    rows = {(row["system"], row["context"]): row for row in rows}
+    rows = findings.rows_by("system context", "context", set_names=["dev"])
     for name in ("doc", "blind"):
         of_system = [rows[name, condition] for condition in conditions(ContextRule())]
         assert [row["bleu"] is not None for row in of_system] == [True, True, False, False]
         assert len({row["loss"]["value"] for row in of_system}) == 4
     assert rows["doc", "own"]["kept"]["value"] and rows["blind", "own"]["kept"]["value"] is None
-    gates = findings.rows("gates", set_names=["dev"])
-    sides = {(row["gate"], row["side"]) for row in gates}
-    assert {("decoder_context.gate", "target"), ("encoder_context.gate", "source")} <= sides
+    gates = findings.rows_by("gate side", "gates", set_names=["dev"])
+    assert {("decoder_context.gate", "target"), ("encoder_context.gate", "source")} <= gates.keys()
 
 
 def probe_store(sizes):
-    """Documents of a few short sentences in memory."""
-
+    """Return documents with these numbers of short sentences."""
     count = sum(sizes)
     ids = [np.array([*range(5, 6 + i % 4), 20 + i, EOS]) for i in range(count)]
     starts = [sum(sizes[:i]) for i in range(len(sizes))]
     return GivenPairs(ids, ids, documents=Documents(starts, count))
 
 
-def assert_same(one, other):
-    assert one.symbols == other.symbols
-    assert np.allclose(one.weights, other.weights, atol=1e-9)
-    assert np.allclose(one.share, other.share, atol=1e-9)
+def assert_same(reading, expected):
+    assert reading.symbols == expected.symbols
+    assert np.allclose(reading.weights, expected.weights, atol=1e-9)
+    assert np.allclose(reading.share, expected.share, atol=1e-9)
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
-def test_what_is_read_is_what_attention_and_gate_say(name):
+def test_readings_name_the_context_words_with_weights_that_sum_to_one(name):
     model, store = small(name.split()[0], **DOCUMENTS[name]), probe_store([1, 4, 2])
-    for i, one in enumerate(readings(model, store, *range(7))):
+    for i, reading in enumerate(readings(model, store, *range(7))):
         context = store.documents.context(i, model.context_rule)
-        assert (one is None) == (not context)
-        if one is None:
+        assert (reading is None) == (not context)
+        if reading is None:
             continue
-        assert_same(one, *readings(model, store, i))
+        assert_same(reading, *readings(model, store, i))
         words = [symbol for j in context for symbol in store.src(j).tolist() if symbol != EOS]
-        of_words = [symbol not in (BOS, EOS) for symbol in one.symbols]
-        assert np.array(one.symbols)[of_words].tolist() == words
-        assert one.weights.shape == (len(store.src(i)) - 1, len(one.symbols))
-        total = one.weights.sum(1)
+        of_words = [symbol not in (BOS, EOS) for symbol in reading.symbols]
+        assert np.array(reading.symbols)[of_words].tolist() == words
+        assert reading.weights.shape == (len(store.src(i)) - 1, len(reading.symbols))
+        total = reading.weights.sum(1)
         if name == "concat":
-            assert ((total > 0) & (total < 1)).all() and one.kept is None
+            assert ((total > 0) & (total < 1)).all() and reading.kept is None
         else:
-            assert np.allclose(total, 1) and one.kept is not None
-        assert np.allclose(one.on_words, one.weights @ np.array(of_words, dtype=float))
+            assert np.allclose(total, 1) and reading.kept is not None
+        assert np.allclose(reading.on_words, reading.weights @ np.array(of_words, dtype=float))
 
 
 @pytest.mark.parametrize("name", ["amn", "context-aware", "han"])
-def test_contexts_of_different_lengths_are_read_in_parts_and_looked_at_all_the_same(name):
+def test_readings_do_not_depend_on_other_contexts_of_the_batch(name):
     model, lengths = small(name), [200, 3, 4, 200, 2, 5, 6, 3]
     ids = [np.array([*[5 + i] * length, EOS]) for i, length in enumerate(lengths)]
     pairs = GivenPairs(ids, [np.array([7, EOS])] * 8, documents=Documents([0], 8))
@@ -288,12 +315,12 @@ def test_contexts_of_different_lengths_are_read_in_parts_and_looked_at_all_the_s
         for read in recording.batches(pairs, CPU, None, np.arange(len(pairs.src_lengths)))
     ]
     assert max(sizes) <= recording.POSITIONS  # the longest come first
-    for i, one in enumerate(readings(model, pairs, *range(8))[1:], 1):
-        assert_same(one, *readings(model, pairs, i))
+    for i, reading in enumerate(readings(model, pairs, *range(8))[1:], 1):
+        assert_same(reading, *readings(model, pairs, i))
 
 
-def test_both_sides_of_a_batch_are_bounded():
-    """All attention of a batch is in memory at once, and one long target pads all others."""
+def test_source_and_target_positions_of_a_batch_are_bounded():
+    """One long target pads all others."""
     ids = [np.array([5] * length + [EOS]) for length in (2, 900)]
     pairs = GivenPairs([ids[0]] * 340, [ids[1], *[ids[0]] * 339])
     read = list(recording.batches(pairs, CPU, None, np.arange(len(pairs.src_lengths))))
@@ -301,39 +328,40 @@ def test_both_sides_of_a_batch_are_bounded():
     assert max(batch.tgt_out.numel() for batch in read) <= recording.POSITIONS
 
 
-def test_a_sentence_that_reads_its_whole_document_is_a_batch():
+def test_sentence_that_reads_its_whole_document_is_a_batch_alone():
     rule = small("amn", memory_scope="batch").context_rule
     read = list(recording.batches(probe_store([4]), CPU, rule, np.arange(4)))
     assert [len(batch.src) for batch in read] == [1] * 4
 
 
-def test_what_amn_and_concat_read_by_hand():
-    """Sentence 3 of a document, its contexts in parallel, against the recorded weights of that
-    sentence alone; concat by positions.
-    """
+def test_amn_reads_the_product_of_sentence_and_word_weights():
     store = probe_store([4])
     model = small("amn", context_join="parallel", context_size=2)
-    seen, (one,) = recorded(model, store, 3), readings(model, store, 3)
+    seen, (reading,) = recorded(model, store, 3), readings(model, store, 3)
     names = ("inter", "inter_sentences", "gate")
-    attention, weighed, gate = (seen[f"memory.{name}"][0] for name in names)
-    parts = [weighed[0, j] * attention[j, :, :5, : len(store.src(1 + j))].mean(0) for j in range(2)]
-    assert np.allclose(one.weights, torch.cat(parts, dim=1), atol=1e-12)
-    assert np.allclose(one.kept, gate[0, :5])
+    words, sentences, gate = (seen[f"memory.{name}"][0] for name in names)
+    parts = [sentences[0, j] * words[j, :, :5, : len(store.src(1 + j))].mean(0) for j in range(2)]
+    assert np.allclose(reading.weights, torch.cat(parts, dim=1), atol=1e-12)
+    assert np.allclose(reading.kept, gate[0, :5])
 
-    model, before = small("concat"), len(store.src(2))
+
+def test_concat_reads_the_attention_to_positions_before_the_source():
+    store, model = probe_store([4]), small("concat")
+    before = len(store.src(2))
     (attention,) = recorded(model, store, 2, 3)["encoder.0.attention"]
-    _, one = readings(model, store, 2, 3)
-    assert np.allclose(one.weights, attention[1, :, before : before + 5, :before].mean(0))
+    _, reading = readings(model, store, 2, 3)
+    expected = attention[1, :, before : before + 5, :before].mean(0)
+    assert np.allclose(reading.weights, expected)
 
 
-def test_the_same_text_is_shown_once_and_only_what_gains(run):
+def test_examples_are_distinct_texts_that_gain_from_their_context(run):
     model, store = system(run, "doc", "amn"), Store(run.prep / "dev")
     with_context = [i for i in range(len(store)) if store.documents.context(i, model.context_rule)]
     reader = context_conditions.Reader(Study(run, "context", ["doc"], ["dev"]), "doc")
     gains = np.zeros(len(store))
     gains[with_context[:3]] = [1.0, 3.0, -2.0]
     first, twice, *_ = with_context
-    titles = [one.title for one in reader.examples(gains)]
+    titles = [example.title for example in reader.examples(gains)]
     assert titles == [
         f"doc, line {line + 1}: +{gain} nats from its context"
         for line, gain in ((twice, "3.00"), (first, "1.00"))
@@ -345,10 +373,10 @@ def test_the_same_text_is_shown_once_and_only_what_gains(run):
     before = {i: store.documents.context(i, ContextRule()) for i in range(len(store))}
     before[first] = [twice - 1]
     reader.store.documents.context = lambda i, rule: before[i]
-    assert [one.title for one in reader.examples(gains)] == titles[:1]
+    assert [example.title for example in reader.examples(gains)] == titles[:1]
 
 
-def test_words_of_an_example_are_sums_and_means_of_their_subwords(tmp_path):
+def test_words_of_an_example_sum_weights_and_average_gates_of_subwords(tmp_path):
     (tmp_path / "codes").write_text("#version: 0.2\n", "utf-8")
     splitter = Bpe(tmp_path / "codes")
     vocabulary = dict(enumerate(["<pad>", "<s>", "</s>", "<unk>", "a@@", "b", "c"]))
@@ -363,7 +391,7 @@ def test_words_of_an_example_are_sums_and_means_of_their_subwords(tmp_path):
     assert "*c*(0.67)" in text and "*####*" not in text
 
 
-def test_the_end_of_a_context_is_a_word_of_its_own_with_sentencepiece(tmp_path):
+def test_end_of_a_context_is_a_separate_word_with_sentencepiece(tmp_path):
     learn_sentencepiece({"▁Ein": 9, "▁Hund.": 9, "▁und": 9}, 30, "bpe", tmp_path / "model")
     splitter = SentencePiece(tmp_path / "model")
     vocabulary = dict(enumerate(["▁Ein", "<s>", "</s>", "▁Hund", "."]))
@@ -372,7 +400,7 @@ def test_the_end_of_a_context_is_a_word_of_its_own_with_sentencepiece(tmp_path):
     assert example.context == [("Ein", 0.25), ("Hund.", 0.5), ("</s>", 0.25)]
 
 
-def test_html_is_escaped_and_stands_alone():
+def test_html_of_examples_is_escaped_and_loads_nothing():
     evil = '<script src="x">&amp;'
     example = Example(evil, [(evil, 0.2), ("b", 0.8), ("c", -1e-9)], [(evil, 0.1)], evil)
     page = context_reading.as_html(evil, evil, [example])
@@ -381,7 +409,7 @@ def test_html_is_escaped_and_stands_alone():
         assert f"rgba(255, 140, 0, {depth})" in page
 
 
-def test_without_readers_or_documents_it_is_said(findings, run, analysed):
+def test_runs_without_context_readers_or_documents_are_refused(findings, run, analysed):
     system(run, "plain", "transformer")
     error = findings.refused("context", DataError, "plain: it reads no context")
     assert error.hint == "train a variant that does (nmtkit/analyze/README.md names them)"
@@ -390,8 +418,8 @@ def test_without_readers_or_documents_it_is_said(findings, run, analysed):
     assert "--docs test=FILE" in error.hint
 
 
-def test_two_scores_of_zero_have_no_small_p():
-    """Though their outputs differ: approximate randomization would give them a small one."""
+def test_two_scores_of_zero_have_p_one():
+    """Their outputs differ, so approximate randomization alone would give a small p."""
     scorer = Scorer([["a b c d e", "f g h i j"] * 15], "en", False)
     own, other = (scorer.score("bleu", lines * 15) for lines in (["x y", "z"], ["u", "v w"]))
     assert own.value == other.value == 0

@@ -1,6 +1,4 @@
-"""Divergence of local and global attention: golden values, a slow loop, padding and batches, the
-stage.
-"""
+"""Divergence of local and global attention: golden values, a slow loop, batches, the analysis."""
 
 import math
 
@@ -34,7 +32,7 @@ def js(p, q):
 
 
 def slow(local, whole, mode):
-    """dv of one query from lists of heads, each a list of numbers."""
+    """Return dv of one query (Ampomah et al. 2021, Eqs. 10-13) from the weights of each head."""
     if mode == "per_head":
         return sum(js(a, b) for a, b in zip(local, whole, strict=True)) / len(local)
     if mode == "peak_head":
@@ -44,13 +42,13 @@ def slow(local, whole, mode):
 
 
 @pytest.mark.parametrize("mode", REDUCTIONS)
-def test_golden_values(mode):
+def test_divergence_equals_golden_values(mode):
     whole = torch.tensor([[[[0.7, 0.2, 0.1]], [[0.1, 0.1, 0.8]]]], dtype=torch.float64)
     local = torch.tensor([[[[0.3, 0.4, 0.3]], [[0.2, 0.6, 0.2]]]], dtype=torch.float64)
     assert float(divergence.divergence(local, whole, mode)) == pytest.approx(GOLDEN[mode], abs=5e-7)
 
 
-def test_bounds_natural_logarithm_and_zeros():
+def test_jensen_shannon_is_zero_for_equal_and_ln_2_for_disjoint_distributions():
     p, q = torch.eye(2, dtype=torch.float64)[:, None]
     assert float(jensen_shannon(p, q)) == pytest.approx(math.log(2))
     assert float(jensen_shannon(p, p)) == 0.0
@@ -61,7 +59,7 @@ def dual(analysed, name="dual", variant="full-dc", **settings):
 
 
 def oracle(model):
-    """E.g. ("encoder", 1) -> dv by mode: one sentence at a time, query by query, in loops."""
+    """Return the mean dv by stack, layer and mode, in loops over sentences and queries."""
     sums, counts = {}, {}
     for src, tgt in PAIRS:
         for stack, seen in recording.look(model, pair_batch([src], [tgt])).items():
@@ -80,40 +78,40 @@ def oracle(model):
 
 
 @pytest.mark.parametrize("size", [1, 3])
-def test_means_equal_the_slow_loop_whatever_the_batch_and_padding(analysed, size):
+def test_mean_divergence_equals_a_slow_loop_for_any_batch_and_padding(analysed, size):
     model = dual(analysed)
     batches = [
         pair_batch(*map(list, zip(*PAIRS[i : i + size], strict=True)))
         for i in range(0, len(PAIRS), size)
     ]
-    found = mean_divergence(model, batches)
-    assert set(found) == {"encoder", "decoder"}
-    wanted = oracle(model)
-    for stack, layers in found.items():
-        for layer, values in layers.items():
-            for mode, value in zip(REDUCTIONS, values, strict=True):
-                assert value == pytest.approx(wanted[stack, layer, mode], rel=1e-5, abs=1e-9)
-                assert value > 0
+    means = {
+        (stack, layer, mode): value
+        for stack, layers in mean_divergence(model, batches).items()
+        for layer, values in layers.items()
+        for mode, value in zip(REDUCTIONS, values, strict=True)
+    }
+    assert means == pytest.approx(oracle(model), rel=1e-5, abs=1e-9)
+    assert min(means.values()) > 0
 
 
 def divergences(analysed):
-    """The finding, the texts of its figure, and the rows by system."""
-    found, rows = analysed.analyze("divergence", set_names=["other"]), {}
-    for row in found["table"]["rows"]:
+    """Return the finding, the texts of its figure, and the rows by system."""
+    finding, rows = analysed.analyze("divergence", set_names=["other"]), {}
+    for row in finding["table"]["rows"]:
         rows.setdefault(row["system"], []).append(row)
-    drawn = analysed.text("divergence").partition("</metadata>")[2]  # whose numbers are no labels
-    return found, drawn, rows
+    texts = analysed.text("divergence").partition("</metadata>")[2]
+    return finding, texts, rows
 
 
-def test_systems_of_several_kernels_side_by_side(analysed, stderr):
+def test_rows_and_figure_show_systems_with_their_kernel_sizes(analysed, stderr):
     dual(analysed, "two", "enc-dc")
     dual(analysed, "three", "enc-dc", kernel_size=3)
     dual(analysed, "top", "enc-dc", layers="2-2")
     analysed.system()
-    found, figure, rows = divergences(analysed)
+    finding, figure, rows = divergences(analysed)
     assert "base" in stderr()
-    assert [c["key"] for c in found["table"]["columns"]][-4:] == list(GOLDEN)
-    assert {name: {row["settings"] for row in own} for name, own in rows.items()} == {
+    assert [c["key"] for c in finding["table"]["columns"]][-4:] == list(GOLDEN)
+    assert {name: {row["settings"] for row in of_system} for name, of_system in rows.items()} == {
         "two": {"kernel_size=2"},
         "three": {"kernel_size=3"},
         "top": {"kernel_size=2, layers=2-2"},
@@ -122,7 +120,7 @@ def test_systems_of_several_kernels_side_by_side(analysed, stderr):
     assert [row["layer"] for row in rows["two"]] == ["E_d", "1", "2"]
     assert all(mean[mode] == pytest.approx((first[mode] + second[mode]) / 2) for mode in GOLDEN)
     assert [row["layer"] for row in rows["top"]] == ["E_d", "2"]
-    firsts = found["table"]["rows"][:3]  # the means of all systems come first
+    firsts = finding["table"]["rows"][:3]  # the means of all systems
     assert {row["layer"] for row in firsts} == {"E_d"}
     assert list(rows) == [row["system"] for row in firsts]
     assert "dv (max_renorm)" in figure
@@ -132,8 +130,8 @@ def test_systems_of_several_kernels_side_by_side(analysed, stderr):
     )
 
 
-def test_which_stacks_have_local_heads_is_said_once(analysed):
-    """enc-dc and full-dc differ in model.decoder, which the rows of their stacks say."""
+def test_settings_do_not_repeat_which_stacks_have_local_heads(analysed):
+    """enc-dc and full-dc differ in model.decoder, which the column "stack" shows."""
     dual(analysed, "one", "enc-dc")
     dual(analysed, "both", "full-dc", kernel_size=3)
     _, _, rows = divergences(analysed)

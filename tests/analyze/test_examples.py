@@ -1,6 +1,4 @@
-"""One sentence by all systems, and what all sentences say: against sacreBLEU, a sentence at a
-time.
-"""
+"""One sentence by all systems, with sentence BLEU against sacreBLEU."""
 
 import pytest
 from sacrebleu.metrics.bleu import BLEU
@@ -20,7 +18,7 @@ def hypotheses(run, name):
 
 
 def sentence_bleu(run, name):
-    """Of each line of the test set, with sacreBLEU's own counting of orders."""
+    """Return BLEU of each line of the test set by sacreBLEU (effective order)."""
     lines, refs = hypotheses(run, name), run.references("test")[0].read_text("utf-8").splitlines()
     return [
         BLEU(effective_order=True).sentence_score(hyp, [ref]).score
@@ -28,7 +26,7 @@ def sentence_bleu(run, name):
     ]
 
 
-def test_the_line_and_all_others(translated, stdout):
+def test_sentence_bleu_means_and_sign_test_equal_sacrebleu_and_an_exact_test(translated, stdout):
     first, second = translated.rows("examples", sentence=3)
     out = stdout()
     base, better = (sentence_bleu(translated.run, name) for name in ("base", "better"))
@@ -40,23 +38,22 @@ def test_the_line_and_all_others(translated, stdout):
     percent = (100 * ahead / 40, 100 * behind / 40)
     assert (second["ahead"], second["behind"]) == pytest.approx(percent) and ahead > behind > 0
     assert second["p"] == pytest.approx(slow.two_sided(ahead, behind))
-    for row, own in ((first, base), (second, better)):
+    for row, scores in ((first, base), (second, better)):
         mean = row["mean"]
-        assert mean["value"] == pytest.approx(sum(own) / 40)
+        assert mean["value"] == pytest.approx(sum(scores) / 40)
         assert mean["low"] < mean["value"] < mean["high"]
         assert hypotheses(translated.run, row["system"])[2] in out
     assert "source  " in out and "reference  " in out
 
 
-def test_only_the_systems_asked_for_the_first_is_the_baseline(translated, stderr):
+@pytest.mark.parametrize("systems", [["better"], ["better", "base"]])
+def test_only_selected_systems_are_shown_and_the_first_is_the_baseline(translated, stderr, systems):
     translated.add("later", 0.5, sets=[])
     translated.describe("base", settings={"beam": 3})
     translated.describe("better", settings={"beam": 4})
-    for systems in (["better"], ["better", "base"]):
-        rows = translated.rows("examples", systems=systems)
-        said = stderr()
-        assert "later" not in said and ("not all systems were searched" in said) is (
-            len(systems) > 1
-        )
-        assert [row["system"] for row in rows] == systems
-        assert [row["p"] is None for row in rows] == [True, False][: len(rows)]
+    rows = translated.rows("examples", systems=systems)
+    err = stderr()
+    assert "later" not in err
+    assert ("not all systems were searched" in err) is (len(systems) > 1)
+    assert [row["system"] for row in rows] == systems
+    assert [row["p"] is None for row in rows] == [True, False][: len(rows)]

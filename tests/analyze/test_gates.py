@@ -1,10 +1,7 @@
-"""Gates by word: subwords onto words, groups and their means against loops, tags that fit and
-tags that do not, the stage.
-"""
+"""Gates by word: subwords to words, groups and their means against loops, tags, the analysis."""
 
 import itertools
 import math
-import re
 from collections import Counter
 from types import SimpleNamespace
 
@@ -47,21 +44,21 @@ def mean(values):
     [contract.Case("caru"), contract.Case("caru", (("caembed", "embed"),)), contract.Case("gatt")],
     ids=str,
 )
-def test_a_batch_gives_each_subword_what_its_sentence_alone_does(case):
+def test_gates_of_subwords_do_not_depend_on_the_batch(case):
     model, pairs = case.build(), [*contract.pairs(), ([5, EOS], [EOS])]
     batch = contract.collate(pairs, more=2)
     seen = recording.look(model, batch)["decoder"]
     for site, side in gates.gates_of(model).items():
-        found = gates.subword_gates(seen[site], batch, site, side)
-        for (src, tgt), own in zip(pairs, found, strict=True):
+        in_batch = gates.subword_gates(seen[site], batch, site, side)
+        for (src, tgt), values in zip(pairs, in_batch, strict=True):
             with torch.inference_mode(), capture() as alone:
                 model.decode(torch.tensor([[1, *tgt[:-1]]]), model.encode(pair_batch([src], [tgt])))
             opened = alone[site][0][0].tolist()
-            if side == "src":  # steps at which it has a say
-                wanted = [mean(step[i] for step in opened) for i in range(len(src) - 1)]
-            else:  # of y_{t-1} the gate at step t, when it was read
-                wanted = opened[1 : len(tgt)]
-            assert own.tolist() == pytest.approx(wanted, rel=1e-9, nan_ok=True)
+            if side == "src":  # the mean over steps at which the gate is defined
+                expected = [mean(step[i] for step in opened) for i in range(len(src) - 1)]
+            else:  # of y_{t-1} the gate at step t, which reads it
+                expected = opened[1 : len(tgt)]
+            assert values.tolist() == pytest.approx(expected, rel=1e-9, nan_ok=True)
 
 
 @pytest.mark.parametrize(
@@ -80,11 +77,11 @@ def test_a_batch_gives_each_subword_what_its_sentence_alone_does(case):
         ),
     ],
 )
-def test_gates_are_found_by_what_is_recorded(variant, settings, wanted):
+def test_gates_of_each_variant_and_their_sides_are_detected(variant, settings, wanted):
     assert gates.gates_of(contract.Case(variant, settings).build()) == wanted
 
 
-def test_the_shape_of_a_gate_says_its_side(monkeypatch, stderr):
+def test_gate_of_unknown_shape_is_left_out_with_a_warning(monkeypatch, stderr):
     encode = ToyRecurrent.encode
 
     def gated(self, batch):
@@ -98,28 +95,29 @@ def test_the_shape_of_a_gate_says_its_side(monkeypatch, stderr):
     assert "gate 'whole_gate' left out" in stderr()
 
 
-def test_a_step_that_reads_other_sentences_counts_for_the_word_it_writes():
+def test_context_gate_of_a_step_counts_for_the_word_written_and_caembed_for_the_word_read():
     batch = pair_batch([[5, EOS]] * 2, [[6, 7, 8, EOS], [9, EOS]])
     opened = torch.tensor([[0.1, 0.2, 0.3, 0.4], [0.5, 0.6, 0.7, 0.8]])
     for site, wanted in (
         ("decoder_context.gate", [[0.1, 0.2, 0.3], [0.5]]),
         ("caembed_gate", [[0.2, 0.3, 0.4], [0.6]]),
     ):
-        found = gates.subword_gates(opened, batch, site, "tgt")
-        assert [own.tolist() for own in found] == [pytest.approx(own) for own in wanted]
+        values = gates.subword_gates(opened, batch, site, "tgt")
+        assert [sentence.tolist() for sentence in values] == [*map(pytest.approx, wanted)]
 
 
 def words_of(*lines):
-    """Words of lines in which subwords are written with a hyphen behind."""
-    split = [line.split() for line in lines]
+    """Return the words of lines in which a hyphen ends a subword that continues."""
+    sentences = [line.split() for line in lines]
     owners = [
-        np.repeat(np.arange(len(own)), [word.count("-") + 1 for word in own]) for own in split
+        np.repeat(np.arange(len(words)), [word.count("-") + 1 for word in words])
+        for words in sentences
     ]
-    return Words([[word.replace("-", "") for word in own] for own in split], owners)
+    return Words([line.replace("-", "").split() for line in lines], owners)
 
 
 class Fixed:
-    """A model that opens its gate for target subwords as far as their ids say."""
+    """A model whose gate of a target subword is its id / 100."""
 
     context_rule = None
 
@@ -130,16 +128,22 @@ class Fixed:
         record("my_gate", tgt_in.double() / 100)
 
 
-def test_a_word_is_the_mean_of_its_subwords_and_a_row_that_of_its_occurrences():
-    words = words_of("a un-known dog", "dog un-known", "", "a")
+WORDS = words_of("a un-known dog", "dog un-known", "", "a")
+"""Six words: "unknown" has two subwords."""
+OPENED = [0.10, 0.30, 0.50, 0.70, 0.60, 0.12]
+"""The gate of each of these words."""
+
+
+def test_gate_of_a_word_is_the_mean_of_its_subwords():
     ids = [[10, 20, 40, 50, EOS], [70, 30, 90, EOS], [EOS], [12, EOS]]
-    batch = pair_batch(ids, ids)
-    study = SimpleNamespace(batches=lambda name, model: [batch])
-    found = gates.word_gates(study, "own", Fixed(), {"my_gate": "tgt"}, {"tgt": words})["my_gate"]
-    assert found.tolist() == pytest.approx([0.10, 0.30, 0.50, 0.70, 0.60, 0.12])
-    groups = texts.groups(
-        words, np.array([10, 9, 1, 1, 9, 99]), ["DET", "ADJ", "NOUN", "NOUN", "ADJ", "DET"]
-    )
+    study = SimpleNamespace(batches=lambda name, model: [pair_batch(ids, ids)])
+    by_gate = gates.word_gates(study, "own", Fixed(), {"my_gate": "tgt"}, {"tgt": WORDS})
+    assert by_gate["my_gate"].tolist() == pytest.approx(OPENED)
+
+
+def test_words_are_grouped_by_word_frequency_and_tag_and_gates_are_averaged():
+    tags = ["DET", "ADJ", "NOUN", "NOUN", "ADJ", "DET"]
+    groups = texts.groups(WORDS, np.array([10, 9, 1, 1, 9, 99]), tags)
     assert [(g.section, g.label, int(g.members.sum())) for g in groups] == [
         ("all", "all", 6),
         *[("word", word, 2) for word in ("a", "unknown", "dog")],
@@ -147,13 +151,13 @@ def test_a_word_is_the_mean_of_its_subwords_and_a_row_that_of_its_occurrences():
         ("frequency", "1–9 times", 4),
         *[("tag", tag, 2) for tag in ("DET", "ADJ", "NOUN")],
     ]
-    estimates = gates.group_means(found, words, groups, Draws(4, 50))
-    values = {g.label: e.value for g, e in zip(groups, estimates, strict=True)}
+    estimates = gates.group_means(np.array(OPENED), WORDS, groups, Draws(4, 50))
+    means = {group.label: mean.value for group, mean in zip(groups, estimates, strict=True)}
     wanted = {"all": 2.32 / 6, "a": 0.11, "unknown": 0.45, "ADJ": 0.45, "dog": 0.6, "NOUN": 0.6}
-    assert {label: values[label] for label in wanted} == pytest.approx(wanted)
+    assert {label: means[label] for label in wanted} == pytest.approx(wanted)
 
 
-def test_classes_of_frequency_and_the_most_frequent_types():
+def test_groups_are_frequency_classes_and_the_most_frequent_words():
     lines = [
         "often " * 120,
         "ten " * 99,
@@ -163,19 +167,19 @@ def test_classes_of_frequency_and_the_most_frequent_types():
     ]
     words = words_of(*lines)
     training = {"often": 0, "ten": 1000, "three": 999, "two": 100, "once": texts.OUTSIDE}
-    found = texts.groups(words, np.array([training.get(word, 1) for word in words.flat]), None)
-    assert [(g.label, int(g.members.sum())) for g in found if g.section == "frequency"] == [
+    groups = texts.groups(words, np.array([training.get(word, 1) for word in words.flat]), None)
+    assert [(g.label, int(g.members.sum())) for g in groups if g.section == "frequency"] == [
         ("1,000 times or more", 100),
         ("100–999 times", 3 + 2),
         ("1–9 times", 120),
         ("never", 120),
         ("outside the vocabulary", 1),
     ]
-    shown = [g.label for g in found if g.section == "word"]
+    shown = [g.label for g in groups if g.section == "word"]
     assert shown[:2] == ["often", "ten"] and len(shown) == texts.TOP and "once" not in shown
 
 
-def test_intervals_are_of_resampled_sentences():
+def test_intervals_of_group_means_resample_sentences():
     rng = np.random.default_rng(2)
     words = words_of(*["a b c"] * 40)
     values = rng.random(120)
@@ -183,56 +187,68 @@ def test_intervals_are_of_resampled_sentences():
     values[1] = 0.0
     group = Group("word", "b", np.arange(120) % 3 == 1)
     none = Group("word", "d", np.arange(120) == 0)
-    found, nothing = gates.group_means(values, words, [group, none], RESAMPLES)
-    drawn = [
+    mean, undefined = gates.group_means(values, words, [group, none], RESAMPLES)
+    resampled = [
         np.nanmean([v for s in range(40) for v in [values[3 * s + 1]] * int(counts[s])])
         for counts in RESAMPLES.counts
     ]
-    assert found.value == pytest.approx(np.nanmean(values[1::3]))
-    assert (found.low, found.high) == pytest.approx(np.quantile(drawn, [0.025, 0.975]))
-    assert nothing.value is None
+    assert mean.value == pytest.approx(np.nanmean(values[1::3]))
+    assert (mean.low, mean.high) == pytest.approx(np.quantile(resampled, [0.025, 0.975]))
+    assert undefined.value is None
 
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory):
-    """The demo corpus with few merges, so that words fall into subwords."""
+    """Prepare the demo corpus with few merges, so that words have subwords."""
     folder = tmp_path_factory.mktemp("demo") / "run"
     return prep("demo", size=300, jobs=1, assignments=["prep.merges=150"], run_dir=folder)
 
 
+def subwords_of(demo, set_name, side):
+    """Return the subwords of each line of a prepared set, without </s>."""
+    store, vocabulary = Store(demo.prep / set_name), load_vocabularies(demo.prep)[side == "tgt"]
+    rows = (getattr(store, side)(row)[:-1] for row in range(len(store)))
+    return [[vocabulary[int(i)] for i in row] for row in rows]
+
+
 @pytest.mark.parametrize("side", ["src", "tgt"])
-def test_words_of_a_prepared_set_are_those_of_its_subwords(demo, side):
-    """And are counted in the training text as it was prepared, a line at a time; a set has words
-    that training never saw, and some outside the vocabulary.
-    """
-    store, text = Store(demo.prep / "test"), TextSide.load(demo.prep, side)
-    vocabulary = load_vocabularies(demo.prep)[side == "tgt"]
-    words = texts.read_words(demo, store, side)
+def test_words_of_a_prepared_set_match_its_subwords(demo, side):
+    text, words = (
+        TextSide.load(demo.prep, side),
+        texts.read_words(demo, Store(demo.prep / "test"), side),
+    )
     assert max(map(len, words.owners)) > max(map(len, words.lines))
-    for number, (own, owners) in enumerate(zip(words.lines, words.owners, strict=True)):
-        subwords = [vocabulary[int(i)] for i in getattr(store, side)(number)[:-1]]
+    sentences = zip(words.lines, words.owners, subwords_of(demo, "test", side), strict=True)
+    for line, owners, subwords in sentences:
         assert len(subwords) == len(owners)
         if "<unk>" not in subwords:
             assert [
-                text.surface([p for p, o in zip(subwords, owners, strict=True) if o == n])
-                for n in range(len(own))
-            ] == own
+                text.surface([piece for piece, o in zip(subwords, owners, strict=True) if o == n])
+                for n in range(len(line))
+            ] == line
 
-    training, counts = Store(demo.prep / "train"), Counter()
-    for row in range(len(training)):
-        subwords = (vocabulary[int(i)] for i in getattr(training, side)(row)[:-1])
-        counts.update(" ".join(subwords).replace("@@ ", "").split())
-    known = [
-        all(piece in vocabulary for piece in text.splitter.segment([word])) for word in words.flat
+
+@pytest.mark.parametrize("side", ["src", "tgt"])
+def test_words_are_counted_in_the_prepared_training_text(demo, side):
+    vocabulary, splitter = (
+        load_vocabularies(demo.prep)[side == "tgt"],
+        TextSide.load(demo.prep, side).splitter,
+    )
+    lines = (" ".join(subwords) for subwords in subwords_of(demo, "train", side))
+    counts = Counter(word for line in lines for word in line.replace("@@ ", "").split())
+    store = Store(demo.prep / "test")
+    words = texts.read_words(demo, store, side)
+    expected = [
+        counts[word]
+        if all(piece in vocabulary for piece in splitter.segment([word]))
+        else texts.OUTSIDE
+        for word in words.flat
     ]
-    wanted = [
-        counts[word] if own else texts.OUTSIDE for word, own in zip(words.flat, known, strict=True)
-    ]
-    assert texts.training_counts(demo, side, words, store).tolist() == wanted
-    assert 0 in wanted and max(wanted) > 77
+    assert texts.training_counts(demo, side, words, store).tolist() == expected
+    assert 0 in expected and max(expected) > 77
 
 
-def test_without_subwords_a_token_is_a_word_whatever_its_end(analysed, monkeypatch, stderr):
+def test_without_subword_splitting_each_token_is_a_word(analysed, monkeypatch, stderr):
     sets = {
         "train": [[5, 6, EOS], [6, EOS], [7, 5, EOS]],
         "test": [[6, 5, EOS], [EOS], [9, UNK, EOS]],
@@ -261,7 +277,7 @@ def test_without_subwords_a_token_is_a_word_whatever_its_end(analysed, monkeypat
     assert all(f"words of the training set (src): {rows}, " in shown for rows in (2, 3))
 
 
-def test_text_that_was_changed_after_preparing_is_refused(demo):
+def test_text_changed_since_preparation_is_refused_with_its_line(demo):
     store = Store(demo.prep / "test")
     for lengths, line in (
         (store.src_lengths[:7], 8),
@@ -272,71 +288,85 @@ def test_text_that_was_changed_after_preparing_is_refused(demo):
         assert error.value.where.endswith(f"test.src, line {line}")
 
 
-def test_tags_that_do_not_fit_are_refused_with_file_and_line(tmp_path):
+def test_tags_that_do_not_fit_the_words_are_refused_with_their_line(tmp_path):
     words, path = words_of("a b-c", "", "d"), tmp_path / "test.pos"
     path.write_text("X Y\n\nZ\n", "utf-8")
     assert texts.read_tags(path, words, "src") == ["X", "Y", "Z"]
-    for content, what, line in (
+    for content, message, line in (
         ("X Y Z\n\nZ\n", "3 tags for 2 words: a bc", 1),
         ("X Y\n\n\n", "0 tags for 1 words: d", 3),
         ("X Y\n\n", "2 lines of tags for 3 sentences", 3),
         ("X Y\n\nZ\nW\n", "4 lines of tags for 3 sentences", 4),
     ):
         path.write_text(content, "utf-8")
-        error = refused(DataError, what, texts.read_tags, path, words, "src")
+        error = refused(DataError, message, texts.read_tags, path, words, "src")
         assert error.where == f"{path}, line {line}"
         assert "tokens.src.txt" in error.hint
 
 
-def test_the_stage_by_hand(analysed, tmp_path, capsys):
-    analysed.system("both", "caru", GATED)
-    analysed.system("one", "gatt", GATED)
-    analysed.system("inverse", "gru-inv", GATED)
-    analysed.system("toy", TOY, {})
-    lines = analysed.lines["test"]
-    tags = tmp_path / "tags"
-    write(
-        tags, [re.sub(r"\S+", lambda w: "NOUN" if w[0][0].isupper() else "REST", x) for x in lines]
+@pytest.fixture
+def gated(analysed):
+    """Add a system with two gates, and two with a gate of the source."""
+    for name, variant in (("both", "caru"), ("one", "gatt"), ("inverse", "gru-inv")):
+        analysed.system(name, variant, GATED)
+    return analysed
+
+
+@pytest.fixture
+def tags(gated, tmp_path):
+    """Write a file that tags capitalised source words as NOUN; return its path."""
+    lines = gated.lines["test"]
+    tag = {True: "NOUN", False: "REST"}
+    return write(
+        tmp_path / "tags",
+        [" ".join(tag[word[0].isupper()] for word in line.split()) for line in lines],
     )
-    found = analysed.analyze("gates", src_tags=str(tags))
-    out, err = capsys.readouterr()
-    assert "left out: toy: it records no gates (see nmtkit.nn.capture)" in err
-    for text in (
-        "computed from it and the decoder's state (both, one)",
-        "lets the source word into it (inverse)",
-    ):
-        assert text in out
-    assert analysed.text("gates", "tokens.src.txt").splitlines() == list(lines)
-    words = [word for line in lines for word in line.split()]
-    rows = {(row["gate"], row["group"], row["label"]): row for row in found["table"]["rows"]}
-    assert {key[0] for key in rows} == {"attention_gate", "caembed_gate"}
-    assert rows["caembed_gate", "all", "all"]["one"]["value"] is None
-    counts = {word: words.count(word) for word in set(words)}
-    shown = {key: row["occurrences"] for key, row in rows.items() if key[1] == "word"}
-    wanted = {("attention_gate", "word", word): count for word, count in counts.items()}
-    assert wanted.items() <= shown.items()
-    nouns = sum(count for word, count in counts.items() if word[0].isupper())
+
+
+GATE_KEYS = "gate group label"
+
+
+def test_occurrences_of_source_words_and_tags_are_counted(gated, tags):
+    rows = gated.rows_by(GATE_KEYS, "gates", src_tags=str(tags))
+    assert {gate for gate, *_ in rows} == {"attention_gate", "caembed_gate"}
+    words = Counter(word for line in gated.lines["test"] for word in line.split())
+    for word, count in words.items():
+        assert rows["attention_gate", "word", word]["occurrences"] == count
+    nouns = sum(count for word, count in words.items() if word[0].isupper())
     assert rows["attention_gate", "tag", "NOUN"]["occurrences"] == nouns
-    assert ("caembed_gate", "tag", "NOUN") not in rows
+    assert ("caembed_gate", "tag", "NOUN") not in rows  # the tags are of source words
+    assert gated.text("gates", "tokens.src.txt").splitlines() == list(gated.lines["test"])
+
+
+def test_means_of_words_and_tags_average_to_the_mean_of_all(gated, tags):
+    rows = gated.rows_by(GATE_KEYS, "gates", src_tags=str(tags))
     for system, section in itertools.product(("both", "one"), ("word", "tag")):
-        own = [
+        groups = [
             (row[system], row["occurrences"])
             for key, row in rows.items()
             if key[:2] == ("attention_gate", section)
         ]
-        total = sum(mean["value"] * count for mean, count in own) / len(words)
+        words = sum(count for _, count in groups)
+        total = sum(mean["value"] * count for mean, count in groups) / words
         assert rows["attention_gate", "all", "all"][system]["value"] == pytest.approx(total)
-        assert all(mean["low"] <= mean["value"] <= mean["high"] for mean, _ in own)
-    assert "attention_gate, 0 to 1" in analysed.text("gates")
-    assert "caembed_gate, 0 to 1" in analysed.text("gates", "figure.caembed_gate.svg")
-    assert found["facts"]["gates"]["both"] == {"attention_gate": "src", "caembed_gate": "tgt"}
-    tags.write_text("X\n" * 40, "utf-8")
-    # Another tag file is another finding.
-    analysed.refused("gates", DataError, "1 tags for", src_tags=str(tags))
+        assert all(mean["low"] <= mean["value"] <= mean["high"] for mean, _ in groups)
+    assert rows["caembed_gate", "all", "all"]["one"]["value"] is None
 
 
-def test_gates_of_blank_references(analysed):
-    """A set without words for a gate is refused."""
+def test_each_gate_has_a_figure_and_an_explanation(gated, capsys):
+    gated.system("toy", TOY, {})
+    finding = gated.analyze("gates")
+    out, err = capsys.readouterr()
+    assert "left out: toy: it records no gates (see nmtkit.nn.capture)" in err
+    assert "computed from it and the decoder's state (both, one)" in out
+    assert "lets the source word into it (inverse)" in out
+    assert "attention_gate, 0 to 1" in gated.text("gates")
+    assert "caembed_gate, 0 to 1" in gated.text("gates", "figure.caembed_gate.svg")
+    sides = {"attention_gate": "src", "caembed_gate": "tgt"}
+    assert finding["facts"]["gates"]["both"] == sides
+
+
+def test_set_without_words_for_a_gate_is_refused(analysed):
     analysed.system("target", "caru", GATED | {"caatt": False})
     prep = analysed.run.prep
     write(prep / "text" / "test.ref", [""] * 40)
@@ -349,7 +379,7 @@ def test_gates_of_blank_references(analysed):
     analysed.refused("gates", DataError, "only blank lines there", systems=["both"])
 
 
-def test_tags_without_a_file_or_a_gate(analysed, tmp_path):
+def test_missing_tag_file_and_tags_without_a_gate_are_refused(analysed, tmp_path):
     analysed.system("one", "gatt", GATED)
     path = tmp_path / "tags"
     analysed.refused("gates", DataError, f"no such file: {path}", src_tags=str(path))

@@ -1,4 +1,4 @@
-"""Transparent attention: what is recorded is what is read, and the stage shows it."""
+"""Mixtures of encoder layers (transparent attention): the analysis shows the recorded weights."""
 
 import math
 
@@ -20,24 +20,21 @@ def softmax(column):
     return [math.exp(v) / sum(map(math.exp, column)) for v in column]
 
 
-def test_both_mixtures_as_a_heat_map(analysed, stdout):
+def test_mixtures_of_phrases_and_tokens_equal_softmaxes_of_their_parameters(analysed, stdout):
     analysed.system()
     analysed.system("phrases", "pr", {**DEEP, "decoder_layers": 2})
     model = analysed.system("both", "pr", {**DEEP, "ta_tokens": True})
     rows = analysed.rows("layers")
     assert [(row["system"], row["mixture"], row["level"]) for row in rows] == [
-        (system, what, level)
-        for system, what in (("phrases", "phrase"), ("both", "phrase"), ("both", "token"))
+        (system, mixture, level)
+        for system, mixture in (("phrases", "phrase"), ("both", "phrase"), ("both", "token"))
         for level in ("embeddings", "layer 1", "layer 2")
     ]
-    assert [row["decoder_3"] is None for row in rows] == [
-        row["system"] == "phrases" for row in rows
-    ]
-    for what, weights in (("phrase", model.phrase_mixture), ("token", model.token_mixture)):
-        own = [row for row in rows if row["system"] == "both" and row["mixture"] == what]
-        for layer in range(3):
-            wanted = softmax([weights[level, layer].item() for level in range(3)])
-            assert [row[f"decoder_{layer + 1}"] for row in own] == pytest.approx(wanted, rel=1e-5)
+    assert {row["decoder_3"] for row in rows[:3]} == {None}  # the first system has two layers
+    for levels, parameters in ((rows[3:6], model.phrase_mixture), (rows[6:], model.token_mixture)):
+        for layer, column in enumerate(parameters.T.tolist(), 1):
+            measured = [row[f"decoder_{layer}"] for row in levels]
+            assert measured == pytest.approx(softmax(column), rel=1e-5)
     out = stdout()
     assert "both, token: encoder level by decoder layer" in out and "█" in out
     figure = analysed.text("layers")
@@ -46,7 +43,7 @@ def test_both_mixtures_as_a_heat_map(analysed, stdout):
 
 
 class Stranger:
-    """A variant from outside that mixes levels too."""
+    """A model outside the package that mixes levels."""
 
     def parameters(self):
         return iter([torch.empty(0, device="meta")])
@@ -60,19 +57,19 @@ class Stranger:
         pass
 
 
-def test_a_variant_outside_the_package_is_seen_by_what_it_records_on_its_device(monkeypatch):
-    made_up, asked = recording.made_up, []
+def test_mixtures_of_a_users_model_are_detected_on_its_device(monkeypatch):
+    made_up, devices = recording.made_up, []
 
-    def asked_for(lengths, device, pairs):
-        asked.append(device)
+    def on_cpu(lengths, device, pairs):
+        devices.append(device)
         return made_up(lengths, torch.device("cpu"), pairs)
 
-    monkeypatch.setattr(recording, "made_up", asked_for)
+    monkeypatch.setattr(recording, "made_up", on_cpu)
     assert layers.mixtures(Stranger()) == {"my": [[0.25, 1.0], [0.75, 0.0]]}
-    assert asked == [torch.device("meta")]
+    assert devices == [torch.device("meta")]
 
 
-def test_a_heat_map_for_a_terminal():
+def test_heat_map_in_text_shades_cells_and_names_rows_and_columns():
     assert heat(Heat([[0.0, 0.5], [1.0, 0.25]], ["a", "猫猫"], ["x", "y"])).splitlines() == [
         "      1  2",
         "   a    ░░",

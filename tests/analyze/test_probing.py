@@ -1,6 +1,4 @@
-"""Probing: vectors of sentences against encoding one by one, vectors kept on disk, and the
-analysis from files to table.
-"""
+"""Probing: sentence vectors against encoding one by one, vectors kept on disk, and the analysis."""
 
 from collections import Counter
 
@@ -35,13 +33,13 @@ SENTENCES = [
 
 
 def cut(sentence):
-    """Pieces of at most five words."""
+    """Return pieces of at most five words."""
     words = sentence.split()
     return [words[start : start + 5] for start in range(0, len(words), 5)]
 
 
 def one_by_one(analysed, layer=0):
-    """The mean state of each sentence, encoded alone, without padding, in pieces."""
+    """Return the mean state of each sentence, whose pieces are encoded alone."""
     model = loading.load_system(analysed.run, analysed.run.find_system("own"))
     vocabulary = load_vocabularies(analysed.run.prep)[0]
 
@@ -61,12 +59,12 @@ def vectors(analysed, layer):
 
 
 def with_pieces(analysed, variant, model):
-    """A system that cuts sentences into pieces of five words."""
+    """Add a system that cuts sentences into pieces of five words; return its model."""
     return save_system(analysed.run, "own", variant, model, max_source=5)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_the_mean_is_that_of_sentences_encoded_one_by_one(variant, analysed, monkeypatch):
+def test_vectors_equal_means_of_sentences_encoded_alone(variant, analysed, monkeypatch):
     monkeypatch.setattr(sentence_vectors, "POSITIONS", 24)
     with_pieces(analysed, variant, load_variant(variant).adapt(SMALL))
     states = vectors(analysed, 0)["states"]
@@ -74,7 +72,7 @@ def test_the_mean_is_that_of_sentences_encoded_one_by_one(variant, analysed, mon
     assert len(np.unique(states.round(4), axis=0)) == len(SENTENCES)
 
 
-def test_lower_layers_and_embeddings(analysed):
+def test_vectors_of_lower_layers_and_of_embeddings(analysed):
     model = with_pieces(analysed, "transformer", DEEP)
     top, first, second = (vectors(analysed, layer) for layer in (0, 1, 2))
     np.testing.assert_allclose(first["states"], one_by_one(analysed, 1), atol=1e-5, rtol=0)
@@ -83,11 +81,11 @@ def test_lower_layers_and_embeddings(analysed):
     assert not np.allclose(top["states"], first["states"])
     vocabulary = load_vocabularies(analysed.run.prep)[0]
     ids = [[i for piece in cut(s) for i in vocabulary.encode(piece)] for s in SENTENCES]
-    bag = torch.stack([model.src_embedder.table.weight[own].mean(0) for own in ids])
+    bag = torch.stack([model.src_embedder.table.weight[sentence].mean(0) for sentence in ids])
     np.testing.assert_allclose(first["embeddings"], bag.detach(), atol=1e-6, rtol=0)
 
 
-def test_phrases_are_hooked_where_they_end(analysed):
+def test_lower_layers_of_a_model_with_phrases_are_read(analysed):
     model = analysed.system("own", "pr", DEEP)
     batch = source_batch([[5, 6, 7, 2], [5, 2]])
     with torch.inference_mode():
@@ -96,14 +94,14 @@ def test_phrases_are_hooked_where_they_end(analysed):
 
 
 @pytest.mark.parametrize("variant", [*VARIANTS, TOY])
-def test_the_table_of_every_models_sources_is_found(variant):
+def test_source_embeddings_of_every_model_are_detected(variant):
     values = load_variant(variant).adapt({**SMALL, "tie": "none"})
     table, _ = word_tables(build_model(variant, values, Vocabularies(23, 29, False)).eval())
     assert table is not None and len(table) == 23
 
 
 def probe_files(folder, count=60, tasks=("sentence_length", "own")):
-    """Tasks that ask whether a sentence is long, in SentEval's form."""
+    """Write tasks that ask whether a sentence is long, in SentEval's format; return the folder."""
     lines = []
     for i in range(count):
         length = 3 + i % 4 + 8 * (i % 2)
@@ -117,7 +115,7 @@ def probe_files(folder, count=60, tasks=("sentence_length", "own")):
 
 @pytest.fixture
 def counted(monkeypatch):
-    """How many sentences each system has read."""
+    """Return a counter of the sentences that each system encodes."""
     counts, read = Counter(), Reader.vectors
 
     def counting(self, sentences):
@@ -130,7 +128,7 @@ def counted(monkeypatch):
 
 @pytest.fixture
 def probe(analysed):
-    """Run the analysis on a folder of probing files; return its finding."""
+    """Return a function that runs the analysis on a folder of files and returns its finding."""
 
     def run(folder, **options):
         return analysed.analyze("probing", probes=str(folder), **options)
@@ -138,47 +136,63 @@ def probe(analysed):
     return run
 
 
-def test_vectors_are_computed_once_for_each_checkpoint_task_and_layer(
-    analysed, probe, tmp_path, counted, monkeypatch
-):
-    analysed.system(model=DEEP)
-    analysed.system("other", "transformer", DEEP)
-    folder, loaded, load_system = tmp_path / "probes", Counter(), loading.load_system
-    first = probe(probe_files(folder))
-    assert counted == {"base": 120, "other": 120}
+@pytest.fixture
+def loaded(monkeypatch):
+    """Return a counter of the loads of each system's weights."""
+    loads, load_system = Counter(), loading.load_system
 
     def counting(run, system, *more, **options):
-        loaded[system.name] += 1
+        loads[system.name] += 1
         return load_system(run, system, *more, **options)
 
     monkeypatch.setattr(loading, "load_system", counting)
+    return loads
+
+
+def test_vectors_are_computed_once_for_each_task_and_layer(
+    analysed, probe, tmp_path, counted, loaded
+):
+    analysed.system(model=DEEP)
+    folder = tmp_path / "probes"
+    first = probe(probe_files(folder))
+    assert counted == {"base": 120}
+    loaded.clear()
     again = probe(folder, force=True)
-    assert counted == {"base": 120, "other": 120} and not loaded  # not even the model is read
+    assert counted == {"base": 120} and not loaded
     assert again["table"] == first["table"]
-    for options in ({"layer": "1"}, {"force": True}):  # a layer's do not push out another's
+    for options in ({"layer": "1"}, {"force": True}):  # one layer does not replace the other
         probe(folder, **options)
-        assert counted == {"base": 240, "other": 240}
+        assert counted == {"base": 240}
     probe(probe_files(folder, 50, ["own"]))
-    assert counted == {"base": 290, "other": 290}
+    assert counted == {"base": 290}
+
+
+def test_new_checkpoint_replaces_only_the_vectors_of_its_system_tasks_and_layer(
+    analysed, probe, tmp_path, counted
+):
+    folder = probe_files(tmp_path / "probes")
+    for name in ("base", "other"):
+        analysed.system(name)
+    for options in ({"layer": "1"}, {}):
+        probe(folder, **options)
     torch.manual_seed(5)
-    built = build_model("transformer", DEEP, Vocabularies(TOKENS, TOKENS, True))
+    built = build_model("transformer", SMALL, Vocabularies(TOKENS, TOKENS, True))
     about = {"vocabulary": loading.vocabulary_hashes(analysed.run)}
-    weights = analysed.run.path / "systems" / "other" / "checkpoints"
 
     def stored():
         features = analysed.folder("probing") / ".features" / "other"
         return {path.name for path in features.iterdir()}
 
     before = stored()
-    checkpoints.save(weights, 2, loading.weights_of(built), {}, {}, about)
+    system = analysed.run.system("other")
+    checkpoints.save(system.checkpoints, 2, loading.weights_of(built), {}, {}, about)
     classifiers = probe(folder, force=True)["facts"]["classifiers"]
-    assert counted == {"base": 290, "other": 400} and loaded["other"] == 3
-    # The old weights' are gone, those of other files and layers stay.
-    assert len(stored()) == len(before) and len(stored() - before) == 2
+    assert counted == {"base": 240, "other": 360}
+    assert len(stored()) == len(before) == 4 and len(stored() - before) == 2
     assert classifiers["base"] != classifiers["other"]
 
 
-def test_vectors_are_those_of_the_settings_and_of_the_text(analysed):
+def test_key_of_stored_vectors_depends_on_settings_and_preparation(analysed):
     analysed.system()
     system, prep = analysed.run.system("base"), analysed.run.prep
     keys = []
@@ -194,45 +208,37 @@ def test_vectors_are_those_of_the_settings_and_of_the_text(analysed):
     assert len({*keys}) == 5
 
 
-def test_an_analysis_is_up_to_date_until_a_file_of_its_folder_changes(
-    analysed, probe, tmp_path, stderr
+def test_accuracies_have_intervals_majorities_and_categories(
+    analysed, probe, tmp_path, stdout, two_cores
 ):
-    analysed.system()
-    for count, up_to_date in ((60, False), (60, True), (70, False)):
-        probe(probe_files(tmp_path / "probes", count, ["own"]))
-        assert ("up to date" in stderr()) == up_to_date
-
-
-def test_the_table(analysed, probe, tmp_path, stdout, two_cores):
     analysed.system()
     analysed.system("small", "transformer", {**SMALL, "d_model": 16})
     names = ("sentence_length", "past_present", "tree_depth", "own")
-    found = probe(probe_files(tmp_path / "probes", 400, names))
-    rows = found["table"]["rows"]
-    categories = {
-        "surface": "sentence_length",
-        "syntactic": "tree_depth",
-        "semantic": "past_present",
-        "other": "own",
-    }
+    finding = probe(probe_files(tmp_path / "probes", 400, names))
+    rows = finding["table"]["rows"]
     # The average of one task is that task.
-    assert [(row["category"], row["task"]) for row in rows] == [*categories.items()]
-    first, own = rows[0], found["facts"]["classifiers"]["base"]["sentence_length"]
+    assert [(row["category"], row["task"]) for row in rows] == [
+        ("surface", "sentence_length"),
+        ("syntactic", "tree_depth"),
+        ("semantic", "past_present"),
+        ("other", "own"),
+    ]
+    first, facts = rows[0], finding["facts"]["classifiers"]["base"]["sentence_length"]
     assert (first["classes"], first["sentences"]) == (2, 80)
-    assert first["base"] == vars(wilson(own["right"], own["count"]))
-    # A long sentence has other positions.
+    assert first["base"] == vars(wilson(facts["right"], facts["count"]))
+    # Longer sentences have other positions.
     assert first["base"]["value"] > 90 > 60 > first["majority"]["value"]
     assert 0 < first["small, embeddings"]["value"] < first["base"]["value"]
     assert "base, embeddings" in stdout()
     assert "past_present" in analysed.text("probing")
 
 
-def test_majority_is_of_training_and_average_widens_with_its_parts(tmp_path):
+def test_majority_is_of_the_training_part_and_averages_have_mean_intervals(tmp_path):
     labels = ["tr\ta", "tr\ta", "tr\tb", "va\tb", "te\tb", "te\tb", "te\tb", "te\ta"]
     write(tmp_path / "own.txt", [f"{label}\tx{i}" for i, label in enumerate(labels)])
     assert probing.majority(probing.read("own", [tmp_path / "own.txt"])).value == 25.0
-    found = probing.average([Estimate(50.0, 47.0, 56.0), Estimate(70.0, 66.0, 78.0)])
-    assert found == Estimate(60.0, 57.5, 65.0)
+    mean = probing.average([Estimate(50.0, 47.0, 56.0), Estimate(70.0, 66.0, 78.0)])
+    assert mean == Estimate(60.0, 57.5, 65.0)
     assert probing.average([Estimate(50.0, 40.0, 60.0)]) == Estimate(50.0, 40.0, 60.0)
     assert probing.average([Estimate(None), Estimate(50.0, 40.0, 60.0)]).value is None
 
@@ -254,15 +260,15 @@ rows = [
 """
 
 
-def test_what_the_sentences_lack_is_noted(analysed, probe, tmp_path, stderr):
+def test_missing_context_of_probing_sentences_is_noted(analysed, probe, tmp_path, stderr):
     analysed.system("doc", "amn")
-    lacked = "reads context, but the probing sentences have none: it reads single sentences"
+    message = "reads context, but the probing sentences have none: it reads single sentences"
     for _ in range(2):  # the second call reads no weights
         notes = probe(probe_files(tmp_path, 40, ["own"]), force=True)["table"]["notes"]
-        assert f"'doc' {lacked}" in stderr() and notes[-1] == f"doc {lacked}"
+        assert f"'doc' {message}" in stderr() and notes[-1] == f"doc {message}"
 
 
-def test_sentences_that_no_system_can_read_are_noted(analysed, probe, tmp_path):
+def test_unknown_subwords_of_probing_sentences_are_noted(analysed, probe, tmp_path):
     analysed.system()
     path = probe_files(tmp_path, 40, ["own"]) / "own.txt"
     path.write_text(path.read_text("utf-8").replace(" w", " v"), "utf-8")
@@ -270,55 +276,67 @@ def test_sentences_that_no_system_can_read_are_noted(analysed, probe, tmp_path):
     assert notes[-1].startswith("unknown subwords: 7") and "probing sentences" in notes[-1]
 
 
-def test_accuracies_beside_the_papers(analysed, probe, tmp_path, monkeypatch, stdout):
-    """With a difference where corpus and probing files are the paper's; a mean of tasks only
-    where none of them is missing.
+@pytest.fixture
+def beside_paper(analysed, probe, tmp_path, monkeypatch, stdout):
+    """Return a function that probes with the first tasks of a paper, from files of one's own or
+    the paper's, and returns the accuracies by task and the rows beside the printed numbers.
     """
     (tmp_path / "paper.toml").write_text(PAPER, "utf-8")
     analysed.system()
-    tasks = ("sentence_length", "word_content")
-    one, both = (probe_files(tmp_path / str(i), tasks=tasks[:i]) for i in (1, 2))
-    monkeypatch.setattr(published, "evaluation_set", lambda name: {"senteval": both}[name])
     analysed.change_manifest(dataset="mine")
-    paper = str(tmp_path / "paper.toml")
+    tasks = ("sentence_length", "word_content")
+    published_files = probe_files(tmp_path / "published", tasks=tasks)
+    monkeypatch.setattr(
+        published, "evaluation_set", lambda name: {"senteval": published_files}[name]
+    )
 
-    def beside(folder):
-        found = probe(folder, paper=paper, table="probes")
+    def run(folder):
+        finding = probe(folder, paper=str(tmp_path / "paper.toml"), table="probes")
         assert "Table 4, printed and measured" in stdout()
         keys = ("system", "column", "measured", "difference")
-        printed = [[row[key] for key in keys] for row in found["paper"]["rows"]]
-        return {row["task"]: row["base"]["value"] for row in found["table"]["rows"]}, printed
+        printed = [tuple(row[key] for key in keys) for row in finding["paper"]["rows"]]
+        return {row["task"]: row["base"]["value"] for row in finding["table"]["rows"]}, printed
 
-    found, rows = beside(one)
+    return run
+
+
+def test_accuracies_on_other_files_have_no_difference_to_a_papers(beside_paper, tmp_path):
+    accuracies, rows = beside_paper(probe_files(tmp_path / "mine", tasks=["sentence_length"]))
     assert rows == [
-        ["base", "SentLen", found["sentence_length"], None],
-        *[["not measured", name, None, None] for name in ("WC", "surface")],
-        [
-            "not in this comparison",
-            "SentLen",
-            None,
-            None,
-        ],  # a row of the paper that is no system here
+        ("base", "SentLen", accuracies["sentence_length"], None),
+        ("not measured", "WC", None, None),
+        ("not measured", "surface", None, None),  # a mean of tasks, one of which is missing
+        ("not in this comparison", "SentLen", None, None),  # the run has no such system
     ]
-    found, rows = beside("senteval")
-    for row, name, number in zip(rows, (*tasks, "average of 2"), (93, 70, 81.5), strict=False):
-        measured = pytest.approx(found[name])
-        assert row[2] == measured and row[3] + number == measured
 
 
-def test_what_cannot_be_probed_is_said(analysed, probe, tmp_path, stderr):
+def test_accuracies_on_a_papers_files_have_a_difference(beside_paper):
+    accuracies, rows = beside_paper("senteval")
+    printed = {"sentence_length": 93, "word_content": 70, "average of 2": 81.5}
+    for (task, number), (_, _, measured, difference) in zip(printed.items(), rows, strict=False):
+        assert measured == pytest.approx(accuracies[task])
+        assert difference + number == pytest.approx(measured)
+
+
+def test_model_without_source_states_is_left_out_or_refused(analysed, probe, tmp_path, stderr):
     analysed.system("toy", TOY, {})
     folder = probe_files(tmp_path / "probes", tasks=["own"])
-    words = "toy: no states of source positions.*'summary'"
-    analysed.refused("probing", DataError, words, probes=str(folder))
+    message = "toy: no states of source positions.*'summary'"
+    analysed.refused("probing", DataError, message, probes=str(folder))
     analysed.system()
     analysed.system("search", "rnnsearch", load_variant("rnnsearch").adapt(SMALL))
-    found = probe(folder)
-    ((name, reason),) = found["facts"]["left_out"].items()
+    finding = probe(folder)
+    ((name, reason),) = finding["facts"]["left_out"].items()
     assert name == "toy" and reason.startswith("no states")
     assert "left out: toy: no states" in stderr()
-    assert {"base", "search", "search, embeddings"} <= found["table"]["rows"][0].keys()
-    for error, words, options in (
+    assert {"base", "search", "search, embeddings"} <= finding["table"]["rows"][0].keys()
+
+
+def test_bad_layers_sets_and_languages_are_refused(analysed, tmp_path):
+    analysed.system()
+    analysed.system("search", "rnnsearch", load_variant("rnnsearch").adapt(SMALL))
+    folder = probe_files(tmp_path / "probes", tasks=["own"])
+    for error, message, options in (
         (DataError, "base: no layer 2: its encoder has 1", {"layer": "2", "systems": ["base"]}),
         (DataError, "has no separate layers", {"layer": "1", "systems": ["search"]}),
         (ConfigError, "bad value for .*layer", {"layer": "top"}),
@@ -326,31 +344,23 @@ def test_what_cannot_be_probed_is_said(analysed, probe, tmp_path, stderr):
         (ConfigError, "reads no set of the run", {"set_names": ["test"]}),
         (ConfigError, "no probing files of its own", {"probes": ""}),
     ):
-        analysed.refused("probing", error, words, **{"probes": str(folder), **options})
+        analysed.refused("probing", error, message, **{"probes": str(folder), **options})
     analysed.change_manifest(src="de")
-    words = "are English, but this run translates from 'de'"
-    analysed.refused("probing", ConfigError, words, probes="senteval")
+    message = "are English, but this run translates from 'de'"
+    analysed.refused("probing", ConfigError, message, probes="senteval")
 
 
-def test_the_demos_own_files(analysed, tmp_path):
-    """The default of a run that was prepared from the demo corpus; its words are known, its
-    model is not trained.
-    """
+def test_demo_corpus_has_default_probing_files(analysed, tmp_path):
     generate(tmp_path / "demo", size=300, seed=1)
     folder = analysed.run.prep / "eval"
     folder.mkdir()
     (tmp_path / "demo" / "probing").rename(folder / "probing")
     words = Counter((tmp_path / "demo" / "train.en").read_text("utf-8").split())
-    knows(analysed, *(word for word, _ in words.most_common(TOKENS - 4)))
+    known = [word for word, _ in words.most_common(TOKENS - 4)]
+    write(analysed.run.prep / "vocab.txt", ["<pad>", "<s>", "</s>", "<unk>", *known])
     analysed.system()
-    found = analysed.analyze("probing")
-    rows = {row["task"]: row for row in found["table"]["rows"]}
-    assert len(found["facts"]["tasks"]) == 10
+    finding = analysed.analyze("probing")
+    rows = {row["task"]: row for row in finding["table"]["rows"]}
+    assert len(finding["facts"]["tasks"]) == 10
     assert {"average of 2", "average of 3", "average of 5"} < rows.keys()
     assert (rows["sentence_length"]["classes"], rows["word_content"]["sentences"]) == (6, 20)
-
-
-def knows(analysed, *words):
-    """Give the run a vocabulary that begins with these words."""
-    others = (f"w{i}" for i in range(TOKENS - 4 - len(words)))
-    write(analysed.run.prep / "vocab.txt", ["<pad>", "<s>", "</s>", "<unk>", *words, *others])

@@ -1,11 +1,10 @@
-"""Analyses as a stage: printed, kept, up to date, refused."""
+"""Analyses as a stage: commands, users' analyses, `cost`, `lengths`, files, up to date, refusals."""
 
 import csv
 import io
 import json
 import os
 import re
-import resource
 import shutil
 from pathlib import Path
 
@@ -24,15 +23,16 @@ from nmtkit.data.documents import documents_file
 from nmtkit.data.store import Store, spans_writer
 from nmtkit.errors import ConfigError, DataError, EnvironmentProblem
 from nmtkit.files import write_json
-from nmtkit.measures.macs import count_macs, count_parameters
+from nmtkit.measures.macs import count_parameters
 from nmtkit.models.loading import build_untrained
 from nmtkit.options import GENERAL
 from nmtkit.records import FindingInputs, StoredFinding, load
 from nmtkit.report.commands import analyze_command
 from nmtkit.settings import SearchSettings, build
-from nmtkit.tables.table import Column, Table
+from nmtkit.tables.table import Column, Estimate, Table
 from nmtkit.text.vocabulary import EOS
 from nmtkit.translate.beam import search
+from tests.full_disk import full_disk
 from tests.manifests import read_json
 from tests.refused import refused
 from tests.score.conftest import write
@@ -40,18 +40,15 @@ from tests.score.conftest import write
 from .conftest import SMALL, TOY, AnalysedRun
 
 OUTSIDE = "tests.toy_analysis:FrequentWords"
-THAT_DOES = "train a variant that does (nmtkit/analyze/README.md names them)"
+TRAIN_ANOTHER = "train a variant that does (nmtkit/analyze/README.md names them)"
 
 
 @pytest.mark.parametrize("name", [*ANALYSES, OUTSIDE])
-def test_a_command_has_the_options_of_its_analysis_and_the_general_ones(name):
-    options = [
-        param for param in analysis_command(name).params if param.param_type_name == "option"
-    ]
-    panels = {param.name: param.rich_help_panel for param in options}
-    general = {name for name, panel in panels.items() if panel == GENERAL}
-    assert {*panels} - general == {*stage.find(name).Options.model_fields}
+def test_command_has_the_options_of_its_analysis_and_the_general_ones(name):
+    options = [p for p in analysis_command(name).params if p.param_type_name == "option"]
+    general = {param.name for param in options if param.rich_help_panel == GENERAL}
     assert general >= {"systems", "set_names", "output_format", "run", "force", "quiet", "debug"}
+    assert {param.name for param in options} - general == {*stage.find(name).Options.model_fields}
     assert all(param.help for param in options) and stage.summary(name)
 
 
@@ -69,22 +66,21 @@ def two(analysed):
     return analysed
 
 
-@pytest.fixture
-def brief(monkeypatch):
-    """Speeds are measured on little work."""
-    for name, count in (("SENTENCES", 4), ("UPDATES", 1), ("MOST", 2)):
-        monkeypatch.setattr(timing, name, count)
+def macs_of(model, src_length, tgt_length, contexts=0, spans=()):
+    """Return the counted products of a model; the fixture of conftest.py counts them once."""
+    return cost.count_macs(model, src_length, tgt_length, contexts, list(spans))
 
 
 @pytest.fixture
 def decoded(monkeypatch):
-    """The sources that measuring gives each model to decode: (model, batch)."""
-    sources = []
-    monkeypatch.setattr(timing.Bench, "_decode", lambda _, *work: sources.append(work))
-    return sources
+    """Return the list of what measuring gives to decode: (model, batch). Updates are few."""
+    monkeypatch.setattr(timing, "UPDATES", 1)
+    work = []
+    monkeypatch.setattr(timing.Bench, "_decode", lambda _, *decoded: work.append(decoded))
+    return work
 
 
-def test_every_analysis_is_found_under_its_name():
+def test_analyses_are_found_by_name_and_unknown_names_are_refused():
     assert {name: stage.find(name).name for name in ANALYSES} == {name: name for name in ANALYSES}
     for name, hint in (
         ("length", "'lengths'"),
@@ -130,7 +126,7 @@ OPTIONS = """\
         ("half({})", "1", 3, "your code failed: AttributeError"),
     ],
 )
-def test_a_mistake_in_your_own_analysis_is_named(
+def test_mistake_in_a_users_analysis_is_reported_with_its_line(
     two, line, changed, number, message, monkeypatch, tmp_path
 ):
     module = f"mistaken_{len(changed)}"
@@ -139,14 +135,11 @@ def test_a_mistake_in_your_own_analysis_is_named(
     words = ["analyze", f"{module}:Mine", "--run", str(two.run.path)]
     result = CliRunner().invoke(app, words)
     assert result.exit_code == 2
-    said = result.stderr
-    assert message in said and f"in: {tmp_path / module}.py, line {number}\n" in said
+    assert message in result.stderr
+    assert f"in: {tmp_path / module}.py, line {number}\n" in result.stderr
 
 
-def test_an_analysis_outside_the_package(two, capsys):
-    """It has a command with its options, is kept, is up to date, and refuses what is not its
-    own.
-    """
+def test_users_analysis_has_a_command_and_is_up_to_date(two, capsys):
     words = ["analyze", OUTSIDE, "--words", "2", "--run", str(two.run.path)]
     assert CliRunner().invoke(app, words).exit_code == 0
     stage.analyze(two.run, OUTSIDE, words=2, output_format="csv")
@@ -162,9 +155,7 @@ def test_an_analysis_outside_the_package(two, capsys):
     assert CliRunner().invoke(app, [*words, "--measure"]).exit_code == 2
 
 
-def test_a_finding_of_your_own_analysis_is_outdated_when_its_code_changes(
-    two, stderr, monkeypatch, tmp_path
-):
+def test_users_analysis_is_outdated_when_its_code_changes(two, stderr, monkeypatch, tmp_path):
     code = tmp_path / "edited.py"
     code.write_bytes((Path(__file__).parents[1] / "toy_analysis.py").read_bytes())
     monkeypatch.syspath_prepend(tmp_path)
@@ -176,44 +167,51 @@ def test_a_finding_of_your_own_analysis_is_outdated_when_its_code_changes(
     assert "up to date" not in stderr()
 
 
-def test_an_option_without_a_value_takes_none():
-    result = CliRunner().invoke(app, ["analyze", "cost", "--measure=3"])
-    assert result.exit_code == 2 and "None" not in result.stderr
-    assert "option '--measure' does not take a value" in result.stderr
+@pytest.fixture
+def cost_rows(two):
+    """Return the finding of two systems, their rows, and the counts of their products."""
+    finding = two.analyze("cost")
+    length = finding["facts"]["src_length"]
+    macs = [macs_of(model, length, length) for model in two.models.values()]
+    return finding, finding["table"]["rows"], macs
 
 
-def test_cost_of_a_variant_inside_and_one_outside_the_package(two, stdout):
-    found = two.analyze("cost")
-    base, own = found["table"]["rows"]
+def test_cost_counts_parameters_and_macs_of_a_typical_sentence(two, cost_rows):
+    finding, rows, macs = cost_rows
     sizes = [len(line.split()) + 1 for line in two.lines["test"]]
     length = round(sum(sizes) / len(sizes))
-    assert (found["facts"]["src_length"], found["facts"]["tgt_length"]) == (length, length)
-    macs = {name: count_macs(model, length, length) for name, model in two.models.items()}
-    for row in (base, own):
-        model, count = two.models[row["system"]], macs[row["system"]]
+    assert (finding["facts"]["src_length"], finding["facts"]["tgt_length"]) == (length, length)
+    for row, model, count in zip(rows, two.models.values(), macs, strict=True):
         total = sum(p.numel() for p in model.parameters())
         assert row["parameters"] == total == row["embeddings"] + row["rest"]
         assert row["rest"] == count_parameters(model).rest > 0
         assert row["train_mmac"] * 1e6 == pytest.approx(count.train)
+        assert row["encode_mmac"] * 1e6 == pytest.approx(count.encode)
         assert row["step_mmac"] * 1e6 == pytest.approx(count.step)
-        assert row["train_mac_ratio"] == pytest.approx(row["train_mmac"] / base["train_mmac"])
-    # Medians without the first stretch.
+        assert row["train_mac_ratio"] == pytest.approx(count.train / macs[0].train)
+        assert row["step_mac_ratio"] == pytest.approx(count.step / macs[0].step)
+
+
+def test_cost_compares_logged_speeds(stdout, two, cost_rows):
+    finding, (base, own), macs = cost_rows
+    # Medians without the first line.
     assert (base["train_tokens_per_s"], own["train_tokens_per_s"]) == (1100, 500)
     assert own["train_time_ratio"]["value"] == pytest.approx(2.2)
     assert own["train_time_per_mac"] == pytest.approx(2.2 / own["train_mac_ratio"])
+    assert (base["decode_tokens_per_s"], own["decode_tokens_per_s"]) == (50, 20)
     assert own["decode_time_ratio"]["value"] == pytest.approx(2.5)
-    whole = {name: m.encode * length + 2 * m.step * length for name, m in macs.items()}  # beam 2
-    per_mac = 2.5 / (whole["own"] / whole["base"])
-    assert own["decode_time_per_mac"] == pytest.approx(per_mac)
+    length = finding["facts"]["src_length"]
+    of_base, of_own = (m.encode * length + 2 * m.step * length for m in macs)  # beam 2
+    assert own["decode_time_per_mac"] == pytest.approx(2.5 / (of_own / of_base))
     assert base["train_mac_ratio"] == base["train_time_ratio"]["value"] == 1.0
     out = stdout()
-    assert "no interval" in out and found["text"] in out
+    assert "no interval" in out and finding["text"] in out
     assert "relative to base" in two.text("cost")
 
 
 @pytest.mark.parametrize(("device", "speed"), [("cpu", 50.0), ("cuda", 25.0)])
-def test_logged_costs_of_a_cpu_are_of_processor_time(two, device, speed):
-    """Other work made the updates of the system take twice their processor time."""
+def test_logged_training_speed_on_a_cpu_is_of_processor_time(two, device, speed):
+    """The second system's updates took twice their processor time."""
     for name, seconds in (("base", 2.0), ("own", 4.0)):
         system = two.run.system(name)
         line = {"step": 10, "kind": "train", "updates": 10, "tgt_tokens": 100}
@@ -226,10 +224,9 @@ def test_logged_costs_of_a_cpu_are_of_processor_time(two, device, speed):
     assert own["train_time_ratio"]["value"] == pytest.approx(50.0 / speed)
 
 
-def test_logged_times_of_other_machines_and_searches_have_no_ratio(two):
-    """Another processor trained the second system; both translated with one."""
-
+def test_logged_times_of_different_hardware_or_search_have_no_ratio(two):
     def ratios(**hardware):
+        """Return the ratios of time if the second system was trained on some hardware."""
         for name, values in (("base", {"name": "one", "precision": "float32"}), ("own", hardware)):
             config = two.run.system(name).config
             edited = config.read_text("utf-8").partition("\n[hardware]")[0]
@@ -250,21 +247,28 @@ def test_logged_times_of_other_machines_and_searches_have_no_ratio(two):
         meta.write_text(text, "utf-8")
 
 
-def test_cost_of_a_document_model_counts_its_contexts(analysed, decoded):
-    """As many as the training set's sentences have; decoding is measured with those of the set
-    that is decoded.
-    """
+@pytest.fixture
+def documents(analysed):
+    """Add a Transformer and a model that reads context; give the sets documents."""
     analysed.system()
-    model = analysed.system("memory", "amn")
+    analysed.models = {"memory": analysed.system("memory", "amn")}
     for name, starts in (("train", [0, 3, 4]), ("test", [0, 20])):
         write(documents_file(analysed.run.prep, name), map(str, starts))
-    found = analysed.analyze("cost", systems=["base", "memory"])
-    count = len(analysed.lines["test"])  # the training set is a copy
-    share = (count - 3) / count
-    assert found["facts"]["contexts"] == {"memory": pytest.approx(share)}
-    expected = count_macs(model, found["facts"]["src_length"], found["facts"]["tgt_length"], share)
-    assert found["table"]["rows"][1]["train_mmac"] * 1e6 == pytest.approx(expected.train)
-    timing.measure_speed(study(analysed, "base", "memory"), 5, rounds=1)
+    return analysed
+
+
+def test_cost_counts_as_many_contexts_as_training_sentences_have(documents):
+    finding = documents.analyze("cost", systems=["base", "memory"])
+    count = len(documents.lines["test"])
+    share, facts = (count - 3) / count, finding["facts"]
+    assert facts["contexts"] == {"memory": pytest.approx(share)}
+    lengths = facts["src_length"], facts["tgt_length"]
+    expected = macs_of(documents.models["memory"], *lengths, share)
+    assert finding["table"]["rows"][1]["train_mmac"] * 1e6 == pytest.approx(expected.train)
+
+
+def test_measured_decoding_reads_the_contexts_of_its_set(documents, decoded):
+    timing.measure_speed(study(documents, "base", "memory"), 5, rounds=1)
     batches = sorted((batch for _, batch in decoded), key=lambda batch: batch.context is not None)
     alone, beside = batches[0], batches[-1]
     assert alone.context is None and torch.equal(alone.src, beside.src)
@@ -272,8 +276,8 @@ def test_cost_of_a_document_model_counts_its_contexts(analysed, decoded):
     assert 0 < with_context < len(beside.src) and with_context >= len(beside.src) - 2
 
 
-def test_cost_of_training_is_of_the_contexts_that_training_reads(analysed, decoded, monkeypatch):
-    """A memory of the batch is in evaluation that of the whole document."""
+def test_cost_counts_contexts_as_training_reads_them(analysed, decoded, monkeypatch):
+    """In training amn reads the contexts of its batch, in evaluation the whole document."""
     batches = []
     monkeypatch.setattr(
         timing.Bench,
@@ -288,58 +292,72 @@ def test_cost_of_training_is_of_the_contexts_that_training_reads(analysed, decod
     assert counted.contexts == pytest.approx((count - 1) / count)
     model = build_untrained(asked.run, asked.run.system("memory")).eval()
     lengths = counted.macs.src_length, counted.macs.tgt_length
-    whole = count_macs(model, *lengths, cost.typical_contexts(store, model.context_rule))
+    whole = macs_of(model, *lengths, cost.typical_contexts(store, model.context_rule))
     assert counted.macs.encode == pytest.approx(whole.encode)
     timing.measure_speed(asked, 5, rounds=1)
     assert {batch.context.rows.size(1) for batch in batches} == {1}
 
 
-def test_measured_updates_are_packed_as_training_packs_them(analysed, decoded, monkeypatch):
+def test_measured_updates_are_packed_as_in_training(analysed, decoded, monkeypatch):
     packed = []
     monkeypatch.setattr(
         timing.Gradients,
         "_add_part",
         lambda _, batch, *__: packed.append(batch.segments is not None) or torch.zeros(2),
     )
-    for variant in ("transformer", "concat"):  # of these a CPU packs one
+    for variant in ("transformer", "concat"):  # a CPU packs only the first
         analysed.system(variant, variant)
     timing.measure_speed(study(analysed, "transformer", "concat"), 5, rounds=1)
-    assert packed == [*[True] * 3, *[False] * 6, *[True] * 3]  # who begins alternates
+    assert packed == [True, False, False, True]  # the order alternates
 
 
-def test_cost_of_phrases_from_parses_counts_and_times_the_parses(analysed, decoded, stderr):
-    """A system that cuts n-grams is counted and timed on these."""
-    systems, prep = ["ngram", "parse"], analysed.run.prep
-    models = [analysed.system(name, "pr", {**SMALL, "segmentation": name}) for name in systems]
-    # Of the training set too, which is a copy; some have no parse.
-    lengths = [len(line.split()) + 1 for line in analysed.lines["test"]]
-    cuts = [[2] * (n // 2) + [1] * (n % 2) if i % 4 else [] for i, n in enumerate(lengths)]
-    with spans_writer(prep / "train", 0) as add_block:
-        sizes = np.array([len(cut) for cut in cuts])
-        add_block(bytes(size for cut in cuts for size in cut), sizes)
-    found = analysed.analyze("cost", systems=systems)
-    count = round(np.mean([len(cut) for cut in cuts if cut]))
-    assert found["facts"]["spans"] == {"parse": count}
-    length = found["facts"]["src_length"]
+@pytest.fixture
+def parses(analysed):
+    """Add a model that cuts n-grams and one that reads parses; write parses of the training set,
+    and return the span sizes of each sentence, some without a parse.
+    """
+    analysed.models = {
+        name: analysed.system(name, "pr", {**SMALL, "segmentation": name})
+        for name in ("ngram", "parse")
+    }
+    lengths = [
+        len(line.split()) + 1 for line in analysed.lines["test"]
+    ]  # the training set is a copy
+    spans = [[2] * (n // 2) + [1] * (n % 2) if i % 4 else [] for i, n in enumerate(lengths)]
+    with spans_writer(analysed.run.prep / "train", 0) as add_block:
+        counts = np.array([len(sentence) for sentence in spans])
+        add_block(bytes(size for sentence in spans for size in sentence), counts)
+    return spans
+
+
+def test_cost_counts_the_phrases_of_parses(analysed, parses):
+    finding = analysed.analyze("cost", systems=["ngram", "parse"])
+    facts, rows = finding["facts"], finding["table"]["rows"]
+    count, length = round(np.mean([len(spans) for spans in parses if spans])), facts["src_length"]
+    assert facts["spans"] == {"parse": count}
     sizes = [len(part) for part in np.array_split(range(length), count)]
-    for row, model, spans in zip(found["table"]["rows"], models, ([], sizes), strict=True):
-        expected = count_macs(model, length, length, spans=spans)
+    for row, model, spans in zip(rows, analysed.models.values(), ([], sizes), strict=True):
+        expected = macs_of(model, length, length, spans=spans)
         assert row["train_mmac"] * 1e6 == pytest.approx(expected.train)
         assert row["step_mmac"] * 1e6 == pytest.approx(expected.step)
-    timing.measure_speed(study(analysed, *systems), 5, rounds=1)
+
+
+def test_measured_decoding_reads_parses_if_the_set_has_some(analysed, parses, decoded, stderr):
+    asked, prep = study(analysed, "ngram", "parse"), analysed.run.prep
+    timing.measure_speed(asked, 5, rounds=1)
     assert all(batch.spans is None for _, batch in decoded)
-    without = "'parse' reads parses, but test has none: it decodes with n-grams instead"
-    assert without in stderr()
+    warning = "'parse' reads parses, but test has none: it decodes with n-grams instead"
+    assert warning in stderr()
     for suffix in ("bin", "idx"):
         shutil.copy(prep / f"train/00000.spans.{suffix}", prep / "test")
     decoded.clear()
-    timing.measure_speed(study(analysed, *systems), 5, rounds=1)
+    timing.measure_speed(study(analysed, "ngram", "parse"), 5, rounds=1)
     assert "n-grams instead" not in stderr()
     batch = next(batch for endless, batch in decoded if endless.model.reads_spans)
-    assert sorted([size for size in row if size] for row in batch.spans.tolist()) == sorted(cuts)
+    assert sorted([size for size in row if size] for row in batch.spans.tolist()) == sorted(parses)
 
 
-def test_cost_without_any_measurement_shows_gaps(analysed, stdout):
+def test_cost_without_measurements_has_empty_cells_and_no_figure(analysed, stdout):
     analysed.system("only")
     (row,) = analysed.rows("cost")
     assert row["train_tokens_per_s"] is row["decode_tokens_per_s"] is None
@@ -385,23 +403,21 @@ def paper(tmp_path):
     return str(tmp_path / "paper.toml")
 
 
-def test_the_arithmetic_beside_measured_times_is_of_the_beam_that_was_timed(two, brief):
-    """That of the baseline."""
+def test_macs_beside_measured_times_use_the_beam_of_the_baseline(two, brief):
     config = two.run.system("own").config
     text = config.read_text("utf-8")
     assert "beam = 2" in text
     config.write_text(text.replace("beam = 2", "beam = 7"), "utf-8")
     found = two.analyze("cost", measure=True)
     length = found["facts"]["src_length"]
-    macs = [count_macs(two.models[name], length, length) for name in ("base", "own")]
+    macs = [macs_of(two.models[name], length, length) for name in ("base", "own")]
     base, own = (count.encode * length + 2 * count.step * length for count in macs)
     row = found["table"]["rows"][1]
     per_mac = row["decode_time_ratio"]["value"] / (own / base)
     assert row["decode_time_per_mac"] == pytest.approx(per_mac)
 
 
-def test_a_timed_pass_begins_and_ends_with_an_idle_gpu(monkeypatch):
-    """What the passes before it have queued is not its work."""
+def test_timed_pass_waits_for_the_gpu_before_and_after(monkeypatch):
     bench, events = object.__new__(timing.Bench), []
     bench.device = torch.device("cuda")
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: events.append("wait"))
@@ -409,47 +425,57 @@ def test_a_timed_pass_begins_and_ends_with_an_idle_gpu(monkeypatch):
     assert events == ["wait", "work", "wait"]
 
 
-def test_measured_times_outlive_a_call_that_takes_none(two, brief, paper, capsys):
-    """As long as they are of the same systems, baseline and set; what is lost is said. And a
-    paper's numbers stand beside them.
-    """
-    before = two.analyze("cost", measure=True)
-    base, own = before["table"]["rows"]
-    measured = before["facts"]["measured"]["own"]
+def test_measured_times_are_ratios_with_intervals(two, brief, capsys):
+    base, own = (finding := two.analyze("cost", measure=True))["table"]["rows"]
+    measured = finding["facts"]["measured"]["own"]
     for key in ("train_time_ratio", "decode_time_ratio"):
         assert base[key] == {"value": 1.0, "low": 1.0, "high": 1.0}
         assert own[key]["low"] <= own[key]["value"] <= own[key]["high"]
-    assert measured["rounds"] == 2  # small models are fast: the most
+    assert measured["rounds"] == 2  # the maximum, because small models are fast
     assert own["train_tokens_per_s"] == pytest.approx(measured["train_tokens_per_s"])
     out, err = capsys.readouterr()
     assert "2 alternating rounds" in out and "measuring on: device cpu" in err
+
+
+@pytest.fixture
+def measured(two, brief):
+    """Measure speeds once; return the finding."""
+    return two.analyze("cost", measure=True)
+
+
+def test_measured_costs_are_kept_and_compared_with_a_papers(two, measured, paper, capsys):
+    own = measured["table"]["rows"][1]
     after = two.analyze("cost", paper=paper, table="one")
-    assert after["facts"]["measured"] == before["facts"]["measured"]
-    assert after["table"] == before["table"]
+    assert after["facts"]["measured"] == measured["facts"]["measured"]
+    assert after["table"] == measured["table"]
+    times = measured["facts"]["measured"]["own"]
     rows = {row["column"]: row for row in after["paper"]["rows"]}
     assert {column: row["measured"] for column, row in rows.items()} == {
         "millions": pytest.approx(own["parameters"] / 1e6),
-        "training": measured["train_ratio"]["value"],
-        "steps/s": measured["updates_per_s"],
+        "training": times["train_ratio"]["value"],
+        "steps/s": times["updates_per_s"],
     }
     assert rows["training"]["difference"] is None
     out, err = capsys.readouterr()
     assert "times relative to base" in out and "not of these systems" not in err
-    lost = "the times that --measure took of base, own are not of these systems"
+
+
+def test_measured_times_are_dropped_when_systems_set_or_settings_change(two, measured, stderr):
+    message = "the times that --measure took of base, own are not of these systems"
+    finding = two.folder("cost") / "finding.json"
+    stored = finding.read_bytes()
     for options in ({"systems": ["own"]}, {"set_names": ["other"]}):
         assert two.analyze("cost", **options)["facts"]["measured"] == {}
-        assert lost in capsys.readouterr().err
-        stage.analyze(two.run, "cost", measure=True)
-    with open(two.run.path / "systems" / "own" / "config.toml", "a", encoding="utf-8") as stream:
+        assert message in stderr()
+        finding.write_bytes(stored)
+    with open(two.run.system("own").config, "a", encoding="utf-8") as stream:
         stream.write("# trained on\n")
     row = two.rows("cost")[1]
-    assert lost in capsys.readouterr().err and row["train_tokens_per_s"] == 500
+    assert message in stderr() and row["train_tokens_per_s"] == 500
 
 
-def test_gains_by_length_beside_the_papers(two, paper, stdout):
-    """Over the mean of the baseline's seeds; a group that the paper has and this call has not is
-    named.
-    """
+def test_gains_by_length_are_compared_with_a_papers(two, paper, stdout):
+    """Gains are over the mean of the baseline's seeds; a missing group is noted."""
     two.system("base-s1", share=0.5)
     two.system("base-s2", share=0.6)
     for systems, base in (
@@ -467,10 +493,8 @@ def test_gains_by_length_beside_the_papers(two, paper, stdout):
     assert missing in stdout()
 
 
-def test_measured_updates_are_of_new_batches_every_round_and_the_same_for_all(
-    two, decoded, monkeypatch
-):
-    """As training meets them: a shape met before is faster."""
+def test_measured_rounds_have_new_batches_and_the_same_for_all_systems(two, decoded, monkeypatch):
+    """In training too each update has new shapes."""
     seen, order = {}, []
 
     def update(_, gradients, shares, first):
@@ -478,22 +502,41 @@ def test_measured_updates_are_of_new_batches_every_round_and_the_same_for_all(
         seen.setdefault(id(gradients), []).extend(rows[0].tolist() for rows, _ in shares)
 
     batches = iter(np.arange(24).reshape(-1, 2))
+    monkeypatch.setattr(timing, "UPDATES", 3)
     monkeypatch.setattr(timing.Bench, "_update", update)
     monkeypatch.setattr(timing.Updates, "next", lambda _: [next(batches)])
     timing.measure_speed(study(two, "base", "own"), 5, rounds=2)
     base, own = seen.values()
     assert base == own == [[2 * i, 2 * i + 1] for i in range(9)]
-    assert order[:2] == order[2:4][::-1] == order[4:]  # who begins alternates
+    assert order[:2] == order[2:4][::-1] == order[4:]
 
 
 @pytest.mark.parametrize(("seconds", "rounds"), [(20.0, timing.LEAST), (3.0, 10)])
-def test_slow_systems_have_the_least_rounds(two, monkeypatch, seconds, rounds):
+def test_number_of_rounds_depends_on_the_time_of_one(two, monkeypatch, seconds, rounds):
     monkeypatch.setattr(timing.Bench, "_seconds", lambda _, work: seconds)
     assert timing.measure_speed(study(two, "base", "own"), 5)["own"].rounds == rounds
 
 
-def test_measured_searches_have_one_length(two):
-    """A system that would end at once does as many steps as one that never ends."""
+def test_measured_speeds_are_medians_and_ratios_to_the_baseline_in_the_same_round(two, monkeypatch):
+    seconds = {  # of updates and search: the first system, the second one
+        0: [(9, 9), (9, 9)],  # the warm-up does not count
+        1: [(1, 2), (2, 2)],
+        2: [(1, 2), (3, 4)],
+        3: [(2, 4), (8, 16)],
+    }
+    monkeypatch.setattr(
+        timing.Bench, "round", lambda _, number, advance: (60, np.array(seconds[number]))
+    )
+    base, own = timing.measure_speed(study(two, "base", "own"), 5, rounds=3).values()
+    assert vars(own.train_ratio) == pytest.approx({"value": 3, "low": 2.05, "high": 3.95})
+    assert vars(own.decode_ratio) == pytest.approx({"value": 2, "low": 1.05, "high": 3.9})
+    assert base.train_ratio == base.decode_ratio == Estimate(1, 1, 1)
+    assert (own.train_tokens_per_s, own.updates_per_s) == (20, 1)  # in 3 seconds, the median
+    assert own.decode_tokens_per_s == 40 * 5 / 4
+    assert (own.rounds, base.train_tokens_per_s) == (3, 60)
+
+
+def test_measured_searches_never_end_early(two):
     settings = build(SearchSettings, {"beam": 3, "max_length_a": 0.0, "max_length_b": 7}, "search")
     model = two.models["own"]
     model.output.bias.data[EOS] = 100.0
@@ -506,7 +549,7 @@ def test_measured_searches_have_one_length(two):
     assert hypotheses(timing.Endless(model).eval()) == [(7, False)] * 2
 
 
-def test_lengths_side_by_side(two):
+def test_lengths_compare_bleu_by_group_of_source_length(two):
     rows = two.rows("lengths", buckets="10,20")
     assert [(r["group"], r["system"]) for r in rows] == [
         (g, s) for g in ("<10", "[10,20)", "≥20") for s in ("base", "own")
@@ -523,7 +566,7 @@ def test_lengths_side_by_side(two):
     assert "</svg>" in two.text("lengths")
 
 
-def test_lengths_of_sets_with_different_signatures(two):
+def test_lengths_note_the_signature_of_each_set(two):
     sets = two.manifest()["sets"]
     sets[-1]["references"] = 2
     two.change_manifest(sets=sets)
@@ -534,74 +577,88 @@ def test_lengths_of_sets_with_different_signatures(two):
     assert [note[: len(of)] for note, of in zip(notes, beginnings, strict=False)] == beginnings
 
 
-def test_up_to_date_until_something_it_depends_on_changes(two, capsys):
-    def said(**options):
+def test_finding_is_up_to_date_until_options_or_inputs_change(two, capsys):
+    def printed(**options):
         stage.analyze(two.run, "lengths", output_format="csv", **options)
         return capsys.readouterr()
 
-    first, again = said(), said()
+    first, again = printed(), printed()
     assert "written to" in first.err and "up to date" in again.err and again.out == first.out
     assert next(csv.DictReader(io.StringIO(again.out)))["system"] == "base"
     for options in ({"force": True}, {"buckets": "pr"}, {"systems": ["own"]}):
-        assert "written to" in said(**options).err
+        assert "written to" in printed(**options).err
     two.translate("own", ["x"] * 40)
-    assert "written to" in said(systems=["own"]).err
+    assert "written to" in printed(systems=["own"]).err
     assert two.rows("lengths", systems=["own"])[0]["bleu"]["value"] == 0
-    # Prepared anew with another test set: the same fingerprint.
+    # A new test set, documents and parses leave the fingerprint as it is.
     two.run.references("test")[0].write_text("x x x x\n" * 40, "utf-8")
-    assert "written to" in said(systems=["own"]).err
+    assert "written to" in printed(systems=["own"]).err
     write(documents_file(two.run.prep, "test"), ["0", "20"])
-    assert "written to" in said(systems=["own"]).err
+    assert "written to" in printed(systems=["own"]).err
     with spans_writer(two.run.prep / "test", 0) as add_block:
         add_block(bytes([1] * 40), np.ones(40, np.int64))
-    assert "written to" in said(systems=["own"]).err
+    assert "written to" in printed(systems=["own"]).err
 
 
-def test_a_finding_depends_on_the_files_of_its_options_alone(two, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    for name in ("test", "dc", "tags"):
-        write(tmp_path / name / "x.txt", ["x"])
-    study = Study(two.run, "gates", ["base"], ["test"])
-    for name, options, hashed in (
+@pytest.mark.parametrize(
+    ("name", "options", "read"),
+    [
         ("lengths", {"buckets": "dc"}, set()),
         ("gates", {"src_tags": "tags/x.txt"}, {"tags/x.txt"}),
         ("probing", {"probes": "tags"}, {"tags/x.txt"}),
-    ):
-        cls = stage.find(name)
-        inputs = stage.inputs_of(study, cls(cls.Options(**options)))
-        assert {"test/x.txt", "dc/x.txt", "tags/x.txt"} & inputs.files.keys() == hashed
+        ("agreement", {"pairs": "test/x.txt", "scores": ["dc/x.txt"]}, {"test/x.txt", "dc/x.txt"}),
+    ],
+)
+def test_finding_depends_only_on_files_that_its_options_name(
+    two, tmp_path, monkeypatch, name, options, read
+):
+    monkeypatch.chdir(tmp_path)
+    files = {str(write(Path(folder) / "x.txt", ["x"])) for folder in ("test", "dc", "tags")}
+    cls = stage.find(name)
+    study = Study(two.run, name, ["base"], ["test"])
+    assert files & stage.inputs_of(study, cls(cls.Options(**options))).files.keys() == read
 
 
-def test_what_an_earlier_call_attached_goes_with_it(tmp_path):
-    """Files that nmtkit has not written there stay."""
+def write_finding(folder, figure=None, **attachments):
+    """Write a small finding; `_` in the name of an attachment stands for a dot."""
+    table = Table("t", "t", [Column("a", "a")], [[1]])
+    files = {name.replace("_", "."): text for name, text in attachments.items()}
+    finding = Finding(table, "t", figure=figure, attachments=files, name="toy")
+    finding.write(folder, FindingInputs(systems=[], files={}))
+
+
+def files_of(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+ALWAYS = {"finding.json", "table.md", "table.tex", "table.csv"}
+
+
+def test_attachments_of_an_earlier_finding_are_removed(tmp_path):
+    for attachments in ({"paper_md": "1", "a_scores": "2"}, {"a_scores": "3"}, {}):
+        write_finding(tmp_path, **attachments)
+        names = {name.replace("_", ".") for name in attachments}
+        assert files_of(tmp_path).keys() == ALWAYS | names
+
+
+def test_edited_attachments_and_files_of_the_user_stay(tmp_path):
     (tmp_path / "own.txt").write_text("mine")
-    table, inputs = Table("t", "t", [Column("a", "a")], [[1]]), FindingInputs(systems=[], files={})
-    always = {"own.txt", "finding.json", "table.md", "table.tex", "table.csv"}
-    for attachments in ({"paper.md": "1", "a.scores": "2"}, {"a.scores": "3"}, {}):
-        Finding(table, "t", attachments=attachments, name="toy").write(tmp_path, inputs)
-        assert {path.name for path in tmp_path.iterdir()} == {*always, *attachments}
-    Finding(table, "t", attachments={"b.md": "1", "é.md": "é"}, name="toy").write(tmp_path, inputs)
+    write_finding(tmp_path, b_md="1", é_md="é")
     (tmp_path / "b.md").write_text("edited")
     finding = tmp_path / "finding.json"
-    hashes = read_json(finding)["hashes"] | {"own.txt": 64 * "0"}  # as anybody can write it
+    hashes = read_json(finding)["hashes"] | {"own.txt": 64 * "0"}  # a forged hash
     write_json(finding, read_json(finding) | {"hashes": hashes})
-    Finding(table, "t", name="toy").write(tmp_path, inputs)
-    assert {path.name for path in tmp_path.iterdir()} == {*always, "b.md"}
+    write_finding(tmp_path)
+    assert files_of(tmp_path).keys() == ALWAYS | {"own.txt", "b.md"}
 
 
-def test_on_a_full_disk_the_earlier_finding_stays(tmp_path):
-    table, inputs = Table("t", "t", [Column("a", "a")], [[1]]), FindingInputs(systems=[], files={})
-    earlier = Finding(table, "t", figure="<svg/>", attachments={"a.md": "1"}, name="toy")
-    earlier.write(tmp_path, inputs)
-    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, limits[1]))
-    try:
-        large = Finding(table, "new", attachments={"b.md": "2" * (2 << 20)}, name="toy")
-        refused(EnvironmentProblem, "File too large", large.write, tmp_path, inputs)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+def test_earlier_finding_stays_if_the_disk_is_full(tmp_path):
+    write_finding(tmp_path, "<svg/>", a_md="1")
+    before = files_of(tmp_path)
+    with full_disk(1 << 20):
+        large = {"a_md": "2", "b_md": "2" * (2 << 20)}
+        refused(EnvironmentProblem, "File too large", write_finding, tmp_path, **large)
+    assert files_of(tmp_path) == before
 
 
 @pytest.mark.parametrize(
@@ -611,7 +668,7 @@ def test_on_a_full_disk_the_earlier_finding_stays(tmp_path):
         lambda text: text.replace('"bleu": {', '"blue": {', 1),
     ],
 )
-def test_a_damaged_finding_is_made_again(two, stderr, damage):
+def test_damaged_finding_is_computed_again(two, stderr, damage):
     whole = two.analyze("lengths")
     path = two.folder("lengths") / "finding.json"
     path.write_text(damage(path.read_text("utf-8")), "utf-8")
@@ -619,7 +676,7 @@ def test_a_damaged_finding_is_made_again(two, stderr, damage):
     assert "up to date" not in stderr()
 
 
-def test_what_cannot_be_analysed_is_said(two):
+def test_unknown_systems_sets_and_formats_are_refused(two):
     for error, words, name, options in (
         (ConfigError, "no system 'owl'", "cost", {"systems": ["owl"]}),
         (ConfigError, "reads one set, not test, other", "cost", {"set_names": ["test", "other"]}),
@@ -634,7 +691,7 @@ def test_what_cannot_be_analysed_is_said(two):
     assert not (two.folder("lengths") / "finding.json").exists()
 
 
-def test_a_translation_without_weights_is_analysed_where_none_are_read(two):
+def test_ensemble_translation_is_analysed_only_without_weights(two):
     name = "ensemble-base+own"
     folder = two.run.path / "systems" / name / "translate" / "test"
     write(folder / "hyp.txt", two.lines["test"])
@@ -652,26 +709,26 @@ def test_a_translation_without_weights_is_analysed_where_none_are_read(two):
         ("cost", "buckets", "--buckets", "these have it: lengths"),
     ],
 )
-def test_an_option_of_another_analysis_is_refused(name, key, where, hint):
+def test_option_of_another_analysis_is_refused_and_its_analysis_named(name, key, where, hint):
     cls, message = stage.find(name), f"'{name}' has no such option"
     error = refused(ConfigError, message, stage.check_option, cls, key)
     assert error.where == where and hint in error.hint
 
 
-def test_an_option_of_no_analysis_is_refused(two):
+def test_option_of_no_analysis_is_refused(two):
     two.refused("cost", ConfigError, "'--new-one'", new_one=None)
     stage.check_option(stage.find("cost"), "new_one")  # the parser of options names it
     assert not (two.run.path / "analyze").exists()
 
 
-def test_an_analysis_depends_on_its_own_options_only(two, stderr):
+def test_finding_depends_only_on_options_of_its_analysis(two, stderr):
     options = {"set_names": [], "buckets": "dc", "paper": "", "table": ""}
     assert two.analyze("lengths")["made_from"]["options"] == options
     stage.analyze(two.run, "lengths", buckets="dc")
     assert "up to date" in stderr()
 
 
-def test_an_analysis_depends_on_translations_that_it_reads(two, stderr):
+def test_finding_depends_on_translations_only_if_the_analysis_reads_them(two, stderr):
     for again in (False, True):
         for name in ("alignment", "lengths"):
             stage.analyze(two.run, name, systems=["base"])
@@ -683,21 +740,21 @@ def test_an_analysis_depends_on_translations_that_it_reads(two, stderr):
     ("name", "words", "hint"),
     [
         ("alignment", "has this attention", ""),
-        ("divergence", "records local and global attention", THAT_DOES),
-        ("gates", "records gates", THAT_DOES),
+        ("divergence", "records local and global attention", TRAIN_ANOTHER),
+        ("gates", "records gates", TRAIN_ANOTHER),
         ("importance", "whose attention can be taken away", ""),
-        ("layers", "records mixtures", THAT_DOES),
-        ("weights", "records gated attention", THAT_DOES),
+        ("layers", "records mixtures", TRAIN_ANOTHER),
+        ("weights", "records gated attention", TRAIN_ANOTHER),
     ],
 )
-def test_without_a_system_that_it_can_look_at(analysed, name, words, hint):
+def test_run_without_a_suitable_system_is_refused_with_the_reason(analysed, name, words, hint):
     analysed.system("toy", TOY, {})
     error = analysed.refused(name, DataError, f"no system (of this run )?{words}.*toy: it ")
     assert hint in error.hint
 
 
 @pytest.mark.parametrize("name", ["agreement", "importance"])
-def test_a_system_without_a_checkpoint_is_left_out(analysed, name, tmp_path):
+def test_system_without_a_checkpoint_is_left_out_or_refused(analysed, name, tmp_path):
     analysed.system()
     analysed.add("later", 0.3, sets=["test"])
     words = [str(write(tmp_path / f"{i}", [f"w{i} w5"])) for i in range(3)]
@@ -708,6 +765,6 @@ def test_a_system_without_a_checkpoint_is_left_out(analysed, name, tmp_path):
     assert "nmtkit train --system later" in error.hint
 
 
-def test_a_run_without_systems(tmp_path):
+def test_run_without_systems_is_refused(tmp_path):
     error = AnalysedRun(tmp_path / "run").refused("cost", DataError, "no trained system")
     assert "nmtkit train" in error.hint

@@ -1,4 +1,4 @@
-"""What words weigh in gated attention: against loops over steps and subwords, and the stage."""
+"""Weights of words in gated attention: against loops over steps and subwords, and the analysis."""
 
 import math
 
@@ -17,15 +17,15 @@ from .conftest import GATED
 
 
 def by_hand(alpha, opened, owners):
-    """(attention, gate, weighted) of each word, a number at a time; </s> is the last word."""
-    found = []
+    """Return (Σ attention, mean gate, Σ attention · gate) of each word; the last word is </s>."""
+    rows = []
     for word in range(owners[-1] + 2):
         places = [i for i, owner in enumerate([*owners, owners[-1] + 1]) if owner == word]
         steps = [(a[i], o[i]) for i in places for a, o in zip(alpha, opened, strict=True)]
         weighted = sum(a * o for a, o in steps if not math.isnan(o))
         gates = [np.nanmean([o[i] for o in opened]) for i in places]
-        found.append((sum(a for a, _ in steps), sum(gates) / len(gates), weighted))
-    return found
+        rows.append((sum(a for a, _ in steps), sum(gates) / len(gates), weighted))
+    return rows
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def by_hand(alpha, opened, owners):
     ],
     ids=str,
 )
-def test_words_weigh_what_a_loop_over_steps_and_subwords_finds(case):
+def test_weights_of_words_equal_loops_over_steps_and_subwords(case):
     model, src, tgt = case.build(), [5, 6, 7, 8, EOS], [9, 5, 6, EOS]
     batch = pair_batch([src], [tgt])
     with torch.inference_mode(), capture() as seen:
@@ -45,15 +45,16 @@ def test_words_weigh_what_a_loop_over_steps_and_subwords_finds(case):
     alpha, opened = seen["attention"][0][0, 0].tolist(), seen["attention_gate"][0][0].tolist()
     assert weights.attentions_of(model) == ["attention"]
     owners = [0, 1, 1, 2]
-    found = weights.measured(model, "attention", batch, np.array(owners))
-    wanted = by_hand(alpha, opened, owners)
-    assert len(found.attention) == 4 and found.attention.sum() == pytest.approx(len(tgt))
-    assert np.stack(found, axis=1) == pytest.approx(np.array(wanted), rel=1e-9)
-    first_says_nothing = math.isnan(opened[0][0])
-    assert first_says_nothing == str(case).endswith("caatt_first=linear")
+    measured = weights.measured(model, "attention", batch, np.array(owners))
+    assert np.stack(measured, axis=1) == pytest.approx(
+        np.array(by_hand(alpha, opened, owners)), rel=1e-9
+    )
+    assert len(measured.attention) == 4 and measured.attention.sum() == pytest.approx(len(tgt))
+    has_no_first_gate = str(case).endswith("caatt_first=linear")
+    assert math.isnan(opened[0][0]) == has_no_first_gate
 
 
-def test_a_gate_of_another_shape_is_no_gate_of_source_positions(monkeypatch):
+def test_gate_of_another_shape_is_not_used(monkeypatch):
     recorded = {"own": torch.ones(1, 2, 17, 11), "own_gate": torch.ones(1, 17, 64)}
     monkeypatch.setattr(weights.recording, "probed", lambda model: {"decoder": recorded})
     assert weights.attentions_of(None) == []
@@ -61,29 +62,27 @@ def test_a_gate_of_another_shape_is_no_gate_of_source_positions(monkeypatch):
     assert weights.attentions_of(None) == ["own"]
 
 
-def test_a_source_without_words_has_its_end_and_a_gate_without_a_say_none():
-    found = weights.word_weights(
-        np.ones((1, 1)), np.full((1, 1), np.nan), np.zeros(0, dtype=np.int64)
-    )
-    assert (found.attention.tolist(), found.weighted.tolist()) == ([1.0], [0.0]) and np.isnan(
-        found.gate
-    ).all()
+def test_empty_source_has_end_of_sentence_and_undefined_gate():
+    undefined, owners = np.full((1, 1), np.nan), np.zeros(0, dtype=np.int64)
+    measured = weights.word_weights(np.ones((1, 1)), undefined, owners)
+    assert (measured.attention.tolist(), measured.weighted.tolist()) == ([1.0], [0.0])
+    assert np.isnan(measured.gate).all()
 
 
-def test_the_stage(analysed, capsys):
+def test_rows_are_source_words_with_attention_gate_and_product(analysed, capsys):
     analysed.system("one", "caru", GATED)
     analysed.system("other", "gru-inv", GATED)
     analysed.system("plain", "rnnsearch", GATED)
-    found = analysed.analyze("weights", sentence=2)
+    finding = analysed.analyze("weights", sentence=2)
     out, err = capsys.readouterr()
     assert "left out: plain: it records no gated attention (see nmtkit.nn.capture)" in err
-    *rows, last = found["table"]["rows"]
+    *rows, last = finding["table"]["rows"]
     assert [row["word"] for row in rows] == [*analysed.lines["test"][1].split(), "</s>"]
     for name in ("one", "other"):
         attention, gates, weighted = (
             [row[f"{name}_{key}"] for row in rows] for key in ("attention", "gate", "weighted")
         )
-        assert sum(attention) == pytest.approx(found["facts"]["steps"])
+        assert sum(attention) == pytest.approx(finding["facts"]["steps"])
         assert sum(weighted) == pytest.approx(last[f"{name}_weighted"])
         assert last[f"{name}_gate"] is None
         assert all(0 < gate < 1 for gate in gates)

@@ -1,7 +1,6 @@
-"""Lists of expressions and where their phrases stand: hand-made lines, a slow search beside the
-fast one, and the demo grammar's own trees.
-"""
+"""Lists of expressions and where their phrases occur: by hand, by slow search, in demo trees."""
 
+import itertools
 from collections import Counter
 
 import pytest
@@ -24,7 +23,7 @@ from tests.refused import refused
 
 
 def found(text, line, match_case=False):
-    """The parts of each match as text."""
+    """Return the parts of each match as text."""
     inside = spaced(line, match_case)
     return [
         tuple(inside[a:b].strip() for a, b in match.parts)
@@ -48,7 +47,7 @@ def found(text, line, match_case=False):
         ("  \t ", []),
     ],
 )
-def test_words(line, wanted):
+def test_line_is_split_into_words(line, wanted):
     assert words(line, match_case=False) == wanted
 
 
@@ -84,11 +83,11 @@ def test_words(line, wanted):
         ("nach $", "es nach »dem« nach »", [("nach",)] * 2),
     ],
 )
-def test_places_of_a_phrase(text, line, wanted):
+def test_phrase_is_found_in_a_line(text, line, wanted):
     assert found(text, line) == wanted
 
 
-def test_the_nearest_beginning_is_taken():
+def test_match_begins_at_the_nearest_first_part():
     line = spaced("er schlägt ihn , sie schlägt es nach", False)
     (match,) = phrase("schlägt ... nach", False).find(line)
     assert line[: match.parts[0][0]].split() == ["er", "schlägt", "ihn", ",", "sie"]
@@ -96,7 +95,7 @@ def test_the_nearest_beginning_is_taken():
     assert phrase("schlägt ... nach", False).find(spaced("er schlägt nach", False))[0].in_one_piece
 
 
-def test_case_is_a_choice():
+def test_match_case_distinguishes_capitals():
     assert found("das Aufgeben", "Das AUFGEBEN, das aufgeben", False) == [("das aufgeben",)] * 2
     assert found("das Aufgeben", "das Aufgeben, das aufgeben", True) == [("das Aufgeben",)]
 
@@ -106,44 +105,39 @@ PART = st.lists(st.sampled_from("ab"), min_size=1, max_size=2)
 
 
 def slow(first, second, most, ends, tokens):
-    """All (start, start of the second part) that a definition allows: (first, gap, second),
-    nothing clever.
-    """
-    good = []
+    """Return every pair of starts (first part, second part) that the definition allows."""
+    starts = []
     for i in range(len(tokens)):
         for j in range(i + len(first), len(tokens) - len(second) + 1):
             gap, after = tokens[i + len(first) : j], tokens[j + len(second) :]
-            here = tokens[i : i + len(first)] == first and tokens[j : j + len(second)] == second
+            parts = tokens[i : i + len(first)], tokens[j : j + len(second)]
             if (
-                here
+                parts == (first, second)
                 and "." not in gap
                 and len(gap) <= most
                 and (not ends or not after or after[0] in ".,")
             ):
-                good.append((i, j))
-    return good
+                starts.append((i, j))
+    return starts
 
 
 @given(PART, PART, st.integers(0, 4), st.booleans(), TOKENS)
-def test_a_phrase_with_a_gap_is_found_where_a_slow_search_finds_it(
-    first, second, most, ends, tokens
-):
+def test_phrase_with_a_gap_is_found_where_a_slow_search_finds_it(first, second, most, ends, tokens):
     text = f"{' '.join(first)} ...{most} {' '.join(second)}{' $' if ends else ''}"
     line = spaced(" ".join(tokens), False)
-    ours = [
+    matches = [
         tuple(line[: a + 1].count(" ") - 1 for a, _ in match.parts)
         for match in phrase(text, False).find(line)
     ]
-    wanted = slow(first, second, most, ends, tokens)
-    assert set(ours) <= set(wanted)
-    assert bool(ours) == bool(wanted)
-    for _, j in ours:
-        assert all(
-            b >= j + len(second) for (_, j), (b, _) in zip(ours, ours[1:], strict=False)
-        )  # none shares a word with the next
+    allowed = slow(first, second, most, ends, tokens)
+    assert set(matches) <= set(allowed)
+    assert bool(matches) == bool(allowed)
+    assert all(
+        start >= end + len(second) for (_, end), (start, _) in itertools.pairwise(matches)
+    )  # matches share no word
 
 
-def test_translations_share_no_word_and_are_as_many_as_wanted():
+def test_translations_share_no_word_and_are_limited_to_the_number_asked():
     lines = ["give up\tgeben ... auf $ | aufgeben", "gives up\tgibt ... auf $ | gibt ... auf"]
     listed = parse([*lines, "drop\taufgeben"], False, "list")
 
@@ -172,10 +166,11 @@ LIST = [
 ]
 
 
-def test_longer_expressions_take_their_words():
+def test_words_of_a_longer_expression_do_not_count_for_a_shorter_one():
     listed = parse(LIST, False, "list")
-    assert [one.name for one in listed] == ["look", "look up", "look up", "up"]
-    assert [one.source.text for one in listed] == ["look", "look up", "look ...3 up", "up"]
+    assert [expression.name for expression in listed] == ["look", "look up", "look up", "up"]
+    sources = [expression.source.text for expression in listed]
+    assert sources == ["look", "look up", "look ...3 up", "up"]
     assert [target.text for target in listed[1].targets] == ["schlägt ... nach $", "nachschlägt"]
     line = spaced("Look up, and look it up; look at all that is up.", False)
     assert occurrences(listed, line) == dict.fromkeys(range(4), 1)
@@ -196,19 +191,18 @@ def test_longer_expressions_take_their_words():
         (["Give up\tx", "give  up\ty"], 2, "is already in line 1"),
     ],
 )
-def test_a_line_that_is_no_expression_is_named(lines, line, what):
+def test_malformed_line_of_a_list_is_refused_with_its_number(lines, line, what):
     error = refused(DataError, what, parse, lines, False, "list")
     assert error.where == f"list, line {line}" and error.hint
 
 
-def test_lines_of_another_system_and_an_empty_list():
+def test_windows_line_ends_are_read_and_an_empty_list_is_refused():
     listed = parse(["Give up\tx\r\n", "give up\ty\r\n"], True, "list")
     assert [expression.targets[0].text for expression in listed] == ["x", "y"]
-    with pytest.raises(DataError, match="no expressions"):
-        parse(["# nothing"], False, "list")
+    refused(DataError, "no expressions", parse, ["# nothing"], False, "list")
 
 
-def test_the_separable_verbs_of_the_demo_grammar_are_found_where_its_trees_have_them():
+def test_separable_verbs_of_the_demo_corpus_are_found_as_in_its_trees():
     listed = parse(
         (
             "\t".join([source, " | ".join(targets), name])
@@ -225,12 +219,12 @@ def test_the_separable_verbs_of_the_demo_grammar_are_found_where_its_trees_have_
                 for leaf in pair.words
                 if isinstance(leaf.lex, Verb) and leaf.lex.de.prefix and leaf.tag != "RP"
             )
-            del gold["aussehen"]  # no expression of the list
+            del gold["aussehen"]  # not in the list
             source, target = (spaced(text, False) for text in (pair.source, pair.target))
-            ours = Counter()
+            counts = Counter()
             for i, matches in translations(listed, occurrences(listed, source), target).items():
-                ours[listed[i].name.split(" = ")[1]] += len(matches)
+                counts[listed[i].name.split(" = ")[1]] += len(matches)
                 apart += sum(not match.in_one_piece for match in matches)
-            assert +ours == gold, (pair.source, pair.target)
+            assert +counts == gold, (pair.source, pair.target)
             total += gold.total()
     assert total > 300 and apart > 100

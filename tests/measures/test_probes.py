@@ -1,6 +1,4 @@
-"""Probing files: both forms, quotes that do not balance, splits, and what is said of files that
-are none.
-"""
+"""Probing files: SentEval's and X-Probe's formats, splits, and refusals."""
 
 from collections import Counter
 
@@ -26,7 +24,7 @@ def parts(task):
     }
 
 
-def test_sentevals_form_with_unbalanced_quotes(tmp_path):
+def test_senteval_file_with_unbalanced_quotes_is_read(tmp_path):
     write(tmp_path / "obj_number.txt", SENTEVAL)
     task = task_of(tmp_path, "obj_number")
     assert parts(task) == {
@@ -37,12 +35,8 @@ def test_sentevals_form_with_unbalanced_quotes(tmp_path):
         "va": [("NNS", '" " My Lord , " it hissed .')],
         "te": [("NN", "The screams\u2028grew louder .")],
     }
-    assert (task.classes, task.category, task.split, task.seen) == (
-        ["NN", "NNS"],
-        "semantic",
-        "",
-        0,
-    )
+    assert (task.classes, task.category) == (["NN", "NNS"], "semantic")
+    assert (task.split, task.seen) == ("", 0)
     write(tmp_path / "own.txt", [*SENTEVAL, "tr\tNN\tsame", "te\tNNS\tsame"])
     task = task_of(tmp_path, "own")
     assert (task.category, task.seen) == ("other", 1)
@@ -60,7 +54,7 @@ def sizes(task):
     return {part: len(rows) for part, rows in task.parts.items()}
 
 
-def test_xprobes_form_with_all_parts(tmp_path):
+def test_xprobe_folder_with_all_parts_is_read(tmp_path):
     names = ("tr", "va", "te")
     for i, part in enumerate(names):
         write(tmp_path / "tree_depth" / f"{part}.txt", rows(4, "56", 4 * i))
@@ -68,10 +62,10 @@ def test_xprobes_form_with_all_parts(tmp_path):
         part: [("56"[i % 2], f'" sentence {4 * n + i} "" said') for i in range(4)]
         for n, part in enumerate(names)
     }
-    assert find(tmp_path / "tree_depth") == find(tmp_path)  # the folder of one task alone
+    assert find(tmp_path / "tree_depth") == find(tmp_path)
 
 
-def test_the_first_file_is_split_where_there_is_no_training_part(tmp_path):
+def test_first_file_is_split_if_the_training_part_is_missing(tmp_path):
     folder = tmp_path / "past_present"
     write(folder / "va.txt", rows(200, ["Past", "Past", "Past", "Pres"]))
     write(folder / "te.txt", rows(30, ["Past", "Pres"], 200))
@@ -86,7 +80,7 @@ def test_the_first_file_is_split_where_there_is_no_training_part(tmp_path):
     assert parts(read("past_present", find(tmp_path)["past_present"], seed=2)) != parts(task)
 
 
-def test_nothing_is_trained_on_the_sentences_it_is_tested_with(tmp_path):
+def test_equal_parts_are_split_so_that_no_test_sentence_is_trained_on(tmp_path):
     for part in ("va", "te"):  # as X-Probe has its tree depth
         write(tmp_path / "tree_depth" / f"{part}.txt", rows(100, "3456"))
     task = task_of(tmp_path, "tree_depth")
@@ -96,12 +90,12 @@ def test_nothing_is_trained_on_the_sentences_it_is_tested_with(tmp_path):
     assert task.seen == 0 and task.split == "va.txt split into tr, va, te"
 
 
-def test_a_folder_without_probing_files_is_refused(tmp_path):
+def test_folder_without_probing_files_is_refused(tmp_path):
     refused(DataError, "not a folder of probing files", find, tmp_path / "nowhere")
     refused(DataError, "no probing files", find, tmp_path)
 
 
-def test_two_tasks_of_one_name_are_refused(tmp_path):
+def test_tasks_with_the_same_name_are_refused(tmp_path):
     for name in ("tense.de.txt", "tense.en.txt"):
         write(tmp_path / name, SENTEVAL)
     words = "two probing tasks have the same name before the first dot: 'tense'"
@@ -124,13 +118,13 @@ def test_two_tasks_of_one_name_are_refused(tmp_path):
         (["tr\tNN\ta", "va\tNN\tb", "te\tNN\tc"], "one label only", 1),
     ],
 )
-def test_what_is_no_probing_file_is_said_with_its_line(tmp_path, lines, message, line):
+def test_malformed_probing_file_is_refused_with_its_line(tmp_path, lines, message, line):
     write(tmp_path / "task.txt", lines)
     error = refused(DataError, message, read, "task", [tmp_path / "task.txt"])
     assert error.where.endswith(f"task.txt, line {line}") and error.hint
 
 
-def test_tasks_are_chosen_by_name_and_come_in_the_papers_order(tmp_path):
+def test_tasks_are_selected_by_name_in_the_order_of_the_paper(tmp_path):
     for name in ("bigram_shift", "mine", "past_present", "sentence_length"):
         write(tmp_path / f"{name}.txt", SENTEVAL)
     found = find(tmp_path)
@@ -140,7 +134,7 @@ def test_tasks_are_chosen_by_name_and_come_in_the_papers_order(tmp_path):
     assert "'bigram_shift'" in error.hint
 
 
-def test_real_xprobe_files(shared):
+def test_published_xprobe_files_are_read(shared):
     folder = shared / "data" / "xprobe_en"
     assert len(find(folder)) == 9
     shift = task_of(folder, "bigram_shift")
