@@ -249,32 +249,20 @@ def test_words_are_counted_in_the_prepared_training_text(demo, side):
 
 
 def test_without_subword_splitting_each_token_is_a_word(analysed, monkeypatch, stderr):
-    sets = {
-        "train": [[5, 6, EOS], [6, EOS], [7, 5, EOS]],
-        "test": [[6, 5, EOS], [EOS], [9, UNK, EOS]],
-    }
-
-    class Stored:
-        def __init__(self, path):
-            self.lines = sets[path.name]
-
-        def __len__(self):
-            return len(self.lines)
-
-        def src(self, row):
-            return np.array(self.lines[row])
-
-    names = ["<pad>", "<s>", "</s>", "<unk>", "x", "a@@", "b", "a@@b@@", "c", "d"]
-    monkeypatch.setattr(texts, "Store", Stored)
     monkeypatch.setattr(texts, "ROWS", 2)
     monkeypatch.setattr(console, "EVERY", 0.0)
-    monkeypatch.setattr(texts, "load_vocabularies", lambda prep: (names, names))
     monkeypatch.setattr(texts.TextSide, "load", lambda *_: Spaces())
-    words, store = words_of("b a@@", "", "d z"), Stored(analysed.run.prep / "test")
-    counts = texts.training_counts(analysed.run, "src", words, store)
+    prep = analysed.run.prep
+    write(prep / "vocab.txt", ["<pad>", "<s>", "</s>", "<unk>", "x", "a@@", "b", "a@@b@@", "c"])
+    for name, lines in (("train", [[5, 6], [6], [7, 5]]), ("test", [[6, 5], [], [8, UNK]])):
+        with pair_writer(prep / name, 0, 100) as add:
+            for ids in lines:
+                add([*ids, EOS], [EOS])
+    words = words_of("b a@@", "", "c z")
+    counts = texts.training_counts(analysed.run, "src", words, Store(prep / "test"))
     assert counts.tolist() == [2, 2, 0, texts.OUTSIDE]
-    shown = stderr()
-    assert all(f"words of the training set (src): {rows}, " in shown for rows in (2, 3))
+    err = stderr()
+    assert all(f"words of the training set (src): {rows}, " in err for rows in (2, 3))
 
 
 def test_text_changed_since_preparation_is_refused_with_its_line(demo):

@@ -5,7 +5,6 @@ import io
 import json
 import os
 import re
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -209,42 +208,43 @@ def test_cost_compares_logged_speeds(stdout, two, cost_rows):
     assert "relative to base" in two.text("cost")
 
 
+def set_hardware(system, **values):
+    """Write the hardware on which a system was trained."""
+    config = system.config.read_text("utf-8").partition("\n[hardware]")[0]
+    table = "".join(f'{key} = "{value}"\n' for key, value in values.items())
+    system.config.write_text(f"{config}\n[hardware]\n{table}", "utf-8")
+
+
 @pytest.mark.parametrize(("device", "speed"), [("cpu", 50.0), ("cuda", 25.0)])
 def test_logged_training_speed_on_a_cpu_is_of_processor_time(two, device, speed):
     """The second system's updates took twice their processor time."""
+    line = {"step": 10, "kind": "train", "updates": 10, "tgt_tokens": 100, "cpu_seconds": 2.0}
     for name, seconds in (("base", 2.0), ("own", 4.0)):
         system = two.run.system(name)
-        line = {"step": 10, "kind": "train", "updates": 10, "tgt_tokens": 100}
-        line |= {"seconds": seconds, "cpu_seconds": 2.0}
-        system.metrics.write_text(json.dumps(line) + "\n", "utf-8")
-        config = system.config.read_text("utf-8")
-        system.config.write_text(f'{config}\n[hardware]\ndevice = "{device}"\n', "utf-8")
+        write(system.metrics, [json.dumps(line | {"seconds": seconds})])
+        set_hardware(system, device=device)
     _, own = two.rows("cost")
     assert own["train_tokens_per_s"] == pytest.approx(speed)
     assert own["train_time_ratio"]["value"] == pytest.approx(50.0 / speed)
 
 
 def test_logged_times_of_different_hardware_or_search_have_no_ratio(two):
-    def ratios(**hardware):
-        """Return the ratios of time if the second system was trained on some hardware."""
-        for name, values in (("base", {"name": "one", "precision": "float32"}), ("own", hardware)):
-            config = two.run.system(name).config
-            edited = config.read_text("utf-8").partition("\n[hardware]")[0]
-            table = "".join(f'{key} = "{value}"\n' for key, value in values.items())
-            config.write_text(f"{edited}\n[hardware]\n{table}", "utf-8")
-        _, own = two.rows("cost")
-        return own["train_time_ratio"]["value"], own["decode_time_ratio"]["value"]
+    base, own = map(two.run.system, ("base", "own"))
+    set_hardware(base, name="one", precision="float32")
 
-    train, decode = ratios(name="one", precision="float32")
+    def ratios(name="one", precision="float32"):
+        set_hardware(own, name=name, precision=precision)
+        row = two.rows("cost")[1]
+        return row["train_time_ratio"]["value"], row["decode_time_ratio"]["value"]
+
+    train, decode = ratios()
     assert train and decode
-    assert ratios(name="two", precision="float32") == (None, decode)
-    assert ratios(name="one", precision="bfloat16") == (None, decode)
-    meta = two.run.system("own").translation("test") / "meta.json"
-    for key, value in (("settings", {"beam": 1}), ("hardware", {"jobs": 2})):
-        text = meta.read_text("utf-8")
-        write_json(meta, read_json(meta) | {key: value})
-        assert ratios(name="one", precision="float32") == (train, None)
-        meta.write_text(text, "utf-8")
+    assert ratios(name="two") == ratios(precision="bfloat16") == (None, decode)
+    meta = own.translation("test") / "meta.json"
+    values = read_json(meta)
+    for change in ({"settings": {"beam": 1}}, {"hardware": {"jobs": 2}}):
+        write_json(meta, values | change)
+        assert ratios() == (train, None)
 
 
 @pytest.fixture
@@ -320,13 +320,9 @@ def parses(analysed):
         name: analysed.system(name, "pr", {**SMALL, "segmentation": name})
         for name in ("ngram", "parse")
     }
-    lengths = [
-        len(line.split()) + 1 for line in analysed.lines["test"]
-    ]  # the training set is a copy
+    lengths = [len(line.split()) + 1 for line in analysed.lines["test"]]
     spans = [[2] * (n // 2) + [1] * (n % 2) if i % 4 else [] for i, n in enumerate(lengths)]
-    with spans_writer(analysed.run.prep / "train", 0) as add_block:
-        counts = np.array([len(sentence) for sentence in spans])
-        add_block(bytes(size for sentence in spans for size in sentence), counts)
+    write_spans(analysed.run.prep / "train", spans)
     return spans
 
 
@@ -343,13 +339,11 @@ def test_cost_counts_the_phrases_of_parses(analysed, parses):
 
 
 def test_measured_decoding_reads_parses_if_the_set_has_some(analysed, parses, decoded, stderr):
-    asked, prep = study(analysed, "ngram", "parse"), analysed.run.prep
-    timing.measure_speed(asked, 5, rounds=1)
+    timing.measure_speed(study(analysed, "ngram", "parse"), 5, rounds=1)
     assert all(batch.spans is None for _, batch in decoded)
     warning = "'parse' reads parses, but test has none: it decodes with n-grams instead"
     assert warning in stderr()
-    for suffix in ("bin", "idx"):
-        shutil.copy(prep / f"train/00000.spans.{suffix}", prep / "test")
+    write_spans(analysed.run.prep / "test", parses)
     decoded.clear()
     timing.measure_speed(study(analysed, "ngram", "parse"), 5, rounds=1)
     assert "n-grams instead" not in stderr()
@@ -425,30 +419,21 @@ def test_timed_pass_waits_for_the_gpu_before_and_after(monkeypatch):
     assert events == ["wait", "work", "wait"]
 
 
-def test_measured_times_are_ratios_with_intervals(two, brief, capsys):
-    base, own = (finding := two.analyze("cost", measure=True))["table"]["rows"]
-    measured = finding["facts"]["measured"]["own"]
-    for key in ("train_time_ratio", "decode_time_ratio"):
-        assert base[key] == {"value": 1.0, "low": 1.0, "high": 1.0}
-        assert own[key]["low"] <= own[key]["value"] <= own[key]["high"]
-    assert measured["rounds"] == 2  # the maximum, because small models are fast
-    assert own["train_tokens_per_s"] == pytest.approx(measured["train_tokens_per_s"])
-    out, err = capsys.readouterr()
-    assert "2 alternating rounds" in out and "measuring on: device cpu" in err
-
-
 @pytest.fixture
 def measured(two, brief):
     """Measure speeds once; return the finding."""
     return two.analyze("cost", measure=True)
 
 
-def test_measured_costs_are_kept_and_compared_with_a_papers(two, measured, paper, capsys):
-    own = measured["table"]["rows"][1]
+def test_measured_costs_are_kept_and_compared_with_a_papers(capsys, two, measured, paper):
+    out, err = capsys.readouterr()
+    assert "2 alternating rounds" in out and "measuring on: device cpu" in err
+    times, own = measured["facts"]["measured"]["own"], measured["table"]["rows"][1]
+    assert times["rounds"] == 2  # the maximum, because small models are fast
+    assert own["train_tokens_per_s"] == pytest.approx(times["train_tokens_per_s"])
     after = two.analyze("cost", paper=paper, table="one")
     assert after["facts"]["measured"] == measured["facts"]["measured"]
     assert after["table"] == measured["table"]
-    times = measured["facts"]["measured"]["own"]
     rows = {row["column"]: row for row in after["paper"]["rows"]}
     assert {column: row["measured"] for column, row in rows.items()} == {
         "millions": pytest.approx(own["parameters"] / 1e6),
@@ -577,27 +562,40 @@ def test_lengths_note_the_signature_of_each_set(two):
     assert [note[: len(of)] for note, of in zip(notes, beginnings, strict=False)] == beginnings
 
 
-def test_finding_is_up_to_date_until_options_or_inputs_change(two, capsys):
-    def printed(**options):
-        stage.analyze(two.run, "lengths", output_format="csv", **options)
-        return capsys.readouterr()
+def test_stored_finding_is_printed_again(two, capsys):
+    for message in ("written to", "up to date"):
+        stage.analyze(two.run, "lengths", output_format="csv")
+        out, err = capsys.readouterr()
+        assert message in err
+        assert next(csv.DictReader(io.StringIO(out)))["system"] == "base"
 
-    first, again = printed(), printed()
-    assert "written to" in first.err and "up to date" in again.err and again.out == first.out
-    assert next(csv.DictReader(io.StringIO(again.out)))["system"] == "base"
+
+def write_spans(folder, spans):
+    """Write the span sizes of each sentence of a prepared set."""
+    with spans_writer(folder, 0) as add_block:
+        counts = np.array([len(sentence) for sentence in spans])
+        add_block(bytes(size for sentence in spans for size in sentence), counts)
+
+
+def test_finding_is_outdated_when_options_or_inputs_change(two, stderr):
+    def outdated(**options):
+        stage.analyze(two.run, "lengths", **options)
+        return "written to" in stderr()
+
+    assert outdated() and not outdated()
     for options in ({"force": True}, {"buckets": "pr"}, {"systems": ["own"]}):
-        assert "written to" in printed(**options).err
-    two.translate("own", ["x"] * 40)
-    assert "written to" in printed(systems=["own"]).err
+        assert outdated(**options)
+    reference, prep = two.run.references("test")[0], two.run.prep
+    for change in (
+        lambda: two.translate("own", ["x"] * 40),
+        # A new test set, documents and parses leave the fingerprint as it is.
+        lambda: write(reference, ["x x x x"] * 40),
+        lambda: write(documents_file(prep, "test"), ["0", "20"]),
+        lambda: write_spans(prep / "test", [[1]] * 40),
+    ):
+        change()
+        assert outdated(systems=["own"])
     assert two.rows("lengths", systems=["own"])[0]["bleu"]["value"] == 0
-    # A new test set, documents and parses leave the fingerprint as it is.
-    two.run.references("test")[0].write_text("x x x x\n" * 40, "utf-8")
-    assert "written to" in printed(systems=["own"]).err
-    write(documents_file(two.run.prep, "test"), ["0", "20"])
-    assert "written to" in printed(systems=["own"]).err
-    with spans_writer(two.run.prep / "test", 0) as add_block:
-        add_block(bytes([1] * 40), np.ones(40, np.int64))
-    assert "written to" in printed(systems=["own"]).err
 
 
 @pytest.mark.parametrize(
