@@ -102,9 +102,10 @@ class Findings:
         return self.run.path / "analyze" / name
 
     def analyze(self, name, **options):
-        """Run an analysis; return its finding."""
+        """Run an analysis; keep and return its finding."""
         stage.analyze(self.run, name, **options)
-        return json.loads(self.text(name, "finding.json"))
+        self.finding = json.loads(self.text(name, "finding.json"))
+        return self.finding
 
     def rows(self, name, **options):
         """Run an analysis; return the rows of its table."""
@@ -116,8 +117,8 @@ class Findings:
 
     def rows_by(self, keys, name, **options):
         """Run an analysis; return the rows of its table by the values of some columns."""
-        keys = keys.split()
-        return {tuple(row[key] for key in keys): row for row in self.rows(name, **options)}
+        rows = self.rows(name, **options)
+        return {tuple(row[key] for key in keys.split()): row for row in rows}
 
     def text(self, name, file="figure.svg"):
         return (self.folder(name) / file).read_text("utf-8")

@@ -34,7 +34,7 @@ from nmtkit.text.vocabulary import load_vocabularies
 from nmtkit.translate.forced import pair_batch
 from tests.refused import refused
 
-from .conftest import SMALL
+from .conftest import SMALL, AnalysedRun
 
 DEEP = {**SMALL, "encoder_layers": 2, "decoder_layers": 3}
 
@@ -163,11 +163,15 @@ def test_words_of_gold_pairs_are_truecased():
     assert subwords == ([["ein", "hund"]], [[0, 1]])
 
 
+def write_gold(folder):
+    """Write three pairs in words of the vocabulary and their links; return the value of --gold."""
+    pairs = write(folder / "pairs", "w1 w2 w3 ||| w4 w5", "w6 ||| w7 w8 w9", "w1 w9 ||| w2 w2")
+    return f"{write(folder / 'gold', '1-1 2p2', '1-1 1-2', '2-1 1-2')},{pairs}"
+
+
 @pytest.fixture
 def goldset(tmp_path):
-    """Write three pairs in words of the vocabulary and their links; return the value of --gold."""
-    pairs = write(tmp_path / "pairs", "w1 w2 w3 ||| w4 w5", "w6 ||| w7 w8 w9", "w1 w9 ||| w2 w2")
-    return ",".join(map(str, (write(tmp_path / "gold", "1-1 2p2", "1-1 1-2", "2-1 1-2"), pairs)))
+    return write_gold(tmp_path)
 
 
 def third_line(analysed):
@@ -184,17 +188,19 @@ def stored_weights(analysed, label):
     return header[1:], [row[0] for row in rows], weights
 
 
-@pytest.fixture
-def gold_rows(analysed, goldset):
-    """Return each row of the analysis of gold pairs with what a single pair at a time records:
+@pytest.fixture(scope="module")
+def aligned(tmp_path_factory):
+    """Analyse gold pairs; add the gold links and, for each row, what single pairs record:
     (row, [(attention weights, context vectors α·V, target lengths)]).
     """
+    folder = tmp_path_factory.mktemp("aligned")
+    goldset, analysed = write_gold(folder), AnalysedRun(folder / "run")
     model = analysed.system(model=DEEP)
     rows = analysed.rows("alignment", gold=goldset)
     assert [row["attention"] for row in rows] == [f"decoder.{i}.cross" for i in range(3)]
     vocabulary = load_vocabularies(analysed.run.prep)[0]
     recorded = [[] for _ in rows]
-    for src, tgt in read_pairs(goldset.split(",")[1]):
+    for src, tgt in read_pairs(folder / "pairs"):
         batch = pair_batch([vocabulary.encode(src)], [vocabulary.encode(tgt)])
         with torch.inference_mode(), capture() as seen:
             memory = model.encode(batch)
@@ -204,33 +210,32 @@ def gold_rows(analysed, goldset):
             values = memory["layers"][layer]["source"][1]  # (1, H, S, C)
             contexts = (alpha @ values).transpose(1, 2).flatten(2)
             recorded[layer].append((alpha[0, :, :-1, :-1], contexts, batch.tgt_lengths))
-    return list(zip(rows, recorded, strict=True))
+    analysed.by_row = list(zip(rows, recorded, strict=True))
+    analysed.gold = read_gold(folder / "gold")
+    return analysed
 
 
-def test_error_rate_of_each_layer_equals_that_of_single_pairs(stdout, gold_rows, goldset):
-    gold = read_gold(goldset.split(",")[0])
-    for row, recorded in gold_rows:
+def test_error_rate_of_each_layer_equals_that_of_single_pairs(aligned):
+    for row, recorded in aligned.by_row:
         best = [alpha.mean(0).argmax(1).tolist() for alpha, _, _ in recorded]
         links = [{(i, j) for j, i in enumerate(sentence)} for sentence in best]
-        assert row["aer"]["value"] == pytest.approx(rates_of(links, gold)[-1])
+        assert row["aer"]["value"] == pytest.approx(rates_of(links, aligned.gold)[-1])
         assert row["links"] == 7
-    out = stdout()
-    assert "lower is better" in out and "3 sentence pairs" in out
+    table = aligned.text("alignment", "table.md")
+    assert "lower is better" in table and "(gold, 3 sentence pairs)" in table
 
 
-def test_context_spread_of_each_layer_equals_that_of_single_pairs(gold_rows):
-    for row, recorded in gold_rows:
+def test_context_spread_of_each_layer_equals_that_of_single_pairs(aligned):
+    for row, recorded in aligned.by_row:
         spreads = [context_spread.spread(*contexts).item() for _, *contexts in recorded]
         spread = row["context_spread"]
         assert spread["value"] == pytest.approx(sum(spreads) / len(spreads), rel=1e-4)
         assert spread["low"] is spread["high"] is None  # fewer than 10 pairs
 
 
-def test_last_layer_but_one_is_drawn_on_the_first_gold_pair(analysed, goldset, stdout):
-    analysed.system(model=DEEP)
-    analysed.analyze("alignment", gold=goldset)
-    assert "base, decoder.1.cross" in stdout()
-    columns, steps, _ = stored_weights(analysed, "base.decoder.1.cross")
+def test_last_layer_but_one_is_drawn_on_the_first_gold_pair(aligned):
+    assert "base, decoder.1.cross" in aligned.text("alignment")
+    columns, steps, _ = stored_weights(aligned, "base.decoder.1.cross")
     assert (columns, steps) == (["w1", "w2", "w3", "</s>"], ["w4", "w5", "</s>"])
 
 

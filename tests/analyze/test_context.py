@@ -65,13 +65,16 @@ def demo(tmp_path_factory):
     ).path
 
 
+def documents_run(demo, path):
+    """Return a new run with the prepared demo corpus."""
+    path.mkdir()
+    (path / "prep").symlink_to(demo / "prep")
+    return Findings(Run(path))
+
+
 @pytest.fixture
 def findings(demo, tmp_path):
-    """Return a new run with the prepared demo corpus."""
-    run = Run(tmp_path / "documents")
-    run.path.mkdir()
-    run.prep.symlink_to(demo / "prep")
-    return Findings(run)
+    return documents_run(demo, tmp_path / "documents")
 
 
 @pytest.fixture
@@ -135,82 +138,79 @@ def test_replaced_memory_of_a_whole_document_joins_the_contexts_of_its_sentences
             assert replaced.context(i, rule) == (sorted(whole) if i > start else []), name
 
 
-@pytest.fixture
-def context_rows(findings, run):
-    """Run the analysis of a system; return its model and its rows by context."""
-    model = system(run, "doc", "amn")
-    return model, {row["context"]: row for row in findings.rows("context")}
+@pytest.fixture(scope="module")
+def analysed_demo(demo, tmp_path_factory):
+    """Analyse a system that reads context (`model`) beside one that does not."""
+    findings = documents_run(demo, tmp_path_factory.mktemp("context") / "run")
+    findings.model, findings.store = system(findings.run, "doc", "amn"), Store(demo / "prep/dev")
+    system(findings.run, "plain", "transformer")
+    findings.by_context = {row["context"]: row for row in findings.rows("context")}
+    return findings
 
 
-def forced_nats(model, store, replaced):
+def forced_nats(analysed_demo, replaced):
     """Return the nats of each reference, a sentence at a time, with the ids of its context."""
-    nats = []
+    store, nats = analysed_demo.store, []
     for i in range(len(store)):
         ids = [store.src(j).tolist() for j in replaced.context(i, ContextRule())]
         batch = pair_batch([store.src(i).tolist()], [store.tgt(i).tolist()])
         if ids:
             context = Context(*map(torch.tensor, (ids, [len(ids[0])], [[0]])), False)
             batch = dataclasses.replace(batch, context=context)
-        nats.append(-sum(forced_scores([model], batch)[0]))
+        nats.append(-sum(forced_scores([analysed_demo.model], batch)[0]))
     return np.array(nats)
 
 
-def test_losses_equal_forced_scores_with_each_context(run, context_rows):
-    model, rows = context_rows
-    store = Store(run.prep / "dev")
-    for name, other in conditions(ContextRule()).items():
-        replaced, row = Replaced(store.documents, other), rows[name]
-        loss = forced_nats(model, store, replaced).sum() / store.tgt_lengths.sum()
+def test_losses_equal_forced_scores_with_each_context(analysed_demo):
+    store, rule = analysed_demo.store, ContextRule()
+    for name, other in conditions(rule).items():
+        replaced, row = Replaced(store.documents, other), analysed_demo.by_context[name]
+        loss = forced_nats(analysed_demo, replaced).sum() / store.tgt_lengths.sum()
         assert row["loss"]["value"] == pytest.approx(loss, abs=1e-5)
-        changed = sum(
-            replaced.context(i, ContextRule()) != store.documents.context(i, ContextRule())
-            for i in range(len(store))
+        contexts = (
+            (replaced.context(i, rule), store.documents.context(i, rule)) for i in range(len(store))
         )
+        changed = sum(other != own for other, own in contexts)
         assert row["changed"] == changed
         assert (changed > 0) == (name != "own")
         assert row["loss_paired_bootstrap"] is None  # fewer than 30 sentences
 
 
-def test_rows_compare_each_context_with_the_true_one(context_rows):
-    _, rows = context_rows
+def test_rows_compare_each_context_with_the_true_one(analysed_demo):
+    rows = analysed_demo.by_context
     assert list(rows) == ["own", "none", "same document", "other documents"]
     own, none, *_ = losses = [row["loss"]["value"] for row in rows.values()]
     assert len(set(losses)) == 4
     assert rows["none"]["loss_difference"]["value"] == pytest.approx(none - own)
-    assert rows["none"]["kept"]["value"] is None and 0 < rows["own"]["kept"]["value"] < 1
+    assert rows["none"]["kept"]["value"] is None
 
 
-def test_shares_of_kept_state_and_context_words_are_means_over_source_subwords(run, context_rows):
-    model, rows = context_rows
-    store = Store(run.prep / "dev")
-    read = [reading for reading in readings(model, store, *range(len(store))) if reading]
+def test_shares_of_kept_state_and_context_words_are_means_over_source_subwords(analysed_demo):
+    store = analysed_demo.store
+    every = readings(analysed_demo.model, store, *range(len(store)))
     for column in ("kept", "on_words"):
-        subwords = np.concatenate([getattr(reading, column) for reading in read])
-        assert rows["own"][column]["value"] == pytest.approx(subwords.mean(), rel=1e-5)
+        subwords = np.concatenate([getattr(reading, column) for reading in every if reading])
+        share = analysed_demo.by_context["own"][column]["value"]
+        assert 0 < share < 1 and share == pytest.approx(subwords.mean(), rel=1e-5)
 
 
-def test_first_example_is_the_sentence_that_gains_most(findings, run, capsys):
-    model, store = system(run, "doc", "amn"), Store(run.prep / "dev")
+def test_first_example_is_the_sentence_that_gains_most(analysed_demo):
+    rules, documents = conditions(ContextRule()), analysed_demo.store.documents
     own, none = (
-        forced_nats(model, store, Replaced(store.documents, conditions(ContextRule())[name]))
-        for name in ("own", "none")
+        forced_nats(analysed_demo, Replaced(documents, rules[name])) for name in ("own", "none")
     )
     best = np.argmax(none - own)
-    findings.analyze("context")
-    first = f"doc, line {best + 1}: {(none - own)[best]:+.2f} nats from its context"
-    assert capsys.readouterr().out.partition("doc, line ")[2].startswith(first[10:])
-    page = findings.text("context", "examples.html")
+    title = f"doc, line {best + 1}: {(none - own)[best]:+.2f} nats from its context"
+    page = analysed_demo.text("context", "examples.html")
+    assert page[page.index("doc, line") :].startswith(title)
     assert "source words: what each takes from the context</p>" in page
 
 
-def test_systems_without_context_are_left_out(findings, run, stderr):
-    system(run, "doc", "amn")
-    system(run, "plain", "transformer")
-    assert {row["system"] for row in findings.rows("context")} == {"doc"}
-    assert "left out: plain: it reads no context" in stderr()
-    assert findings.text("context")
-    findings.analyze("context")
-    assert "up to date" in stderr()
+def test_systems_without_context_are_left_out(analysed_demo):
+    finding = analysed_demo.finding
+    assert {row["system"] for row in finding["table"]["rows"]} == {"doc"}
+    assert finding["facts"]["left_out"] == {"plain": "it reads no context"}
+    assert "doc, line" in finding["bars"] and analysed_demo.text("context")
 
 
 def test_set_of_one_document_has_no_row_of_other_documents(analysed, monkeypatch):

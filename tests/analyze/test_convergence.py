@@ -223,10 +223,8 @@ def analyze(trained):
     """Return a function that runs the analysis; `rows` are by point, BLEU and system."""
 
     def run(*systems, **options):
-        finding = trained.analyze("convergence", systems=systems, **options)
-        rows = finding["table"]["rows"]
-        finding["rows"] = {(row["point"], row["bleu"], row["system"]): row for row in rows}
-        return finding
+        rows = trained.rows_by("point bleu system", "convergence", systems=systems, **options)
+        return trained.finding | {"rows": rows}
 
     return run
 
@@ -342,6 +340,17 @@ def test_note_has_the_signature_only_if_all_measurements_share_it(
     log(trained.run.system("fast").metrics, [train(50), *looks])
     notes = analyze("fast")["table"]["notes"]
     assert any(line.startswith(f"dev BLEU: {note}") for line in notes)
+
+
+def test_trainings_with_different_settings_but_not_lengths_are_noted(trained, analyze):
+    def notes():
+        return [n for n in analyze("base", "fast")["table"]["notes"] if "not trained alike" in n]
+
+    assert not notes()  # 200 and 100 updates
+    config = {"variant": "toy", "train": {"dev_sentences": 0, "batch_size": 7}}
+    write_toml(trained.run.system("fast").config, config)
+    (note,) = notes()
+    assert "train.batch_size" in note and "updates (" not in note
 
 
 def test_system_without_a_log_is_left_out(trained, analyze, stderr):

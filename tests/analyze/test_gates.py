@@ -29,7 +29,7 @@ from tests.toy_recurrent import ToyRecurrent
 
 from ..spaces import Spaces
 from ..stored import pair_writer
-from .conftest import GATED, TOY
+from .conftest import GATED, TOY, AnalysedRun
 
 RESAMPLES = Draws(40, 100)
 
@@ -292,30 +292,23 @@ def test_tags_that_do_not_fit_the_words_are_refused_with_their_line(tmp_path):
         assert "tokens.src.txt" in error.hint
 
 
-@pytest.fixture
-def gated(analysed):
-    """Add a system with two gates, and two with a gate of the source."""
+@pytest.fixture(scope="module")
+def gated(tmp_path_factory):
+    """Analyse systems with gates and one without, with tags of capitalised source words."""
+    folder = tmp_path_factory.mktemp("gated")
+    analysed = AnalysedRun(folder / "run")
     for name, variant in (("both", "caru"), ("one", "gatt"), ("inverse", "gru-inv")):
         analysed.system(name, variant, GATED)
+    analysed.system("toy", TOY, {})
+    sentences = map(str.split, analysed.lines["test"])
+    tags = [" ".join("NOUN" if word.istitle() else "REST" for word in words) for words in sentences]
+    path = write(folder / "tags", tags)
+    analysed.by_label = analysed.rows_by("gate group label", "gates", src_tags=str(path))
     return analysed
 
 
-@pytest.fixture
-def tags(gated, tmp_path):
-    """Write a file that tags capitalised source words as NOUN; return its path."""
-    lines = gated.lines["test"]
-    tag = {True: "NOUN", False: "REST"}
-    return write(
-        tmp_path / "tags",
-        [" ".join(tag[word[0].isupper()] for word in line.split()) for line in lines],
-    )
-
-
-GATE_KEYS = "gate group label"
-
-
-def test_occurrences_of_source_words_and_tags_are_counted(gated, tags):
-    rows = gated.rows_by(GATE_KEYS, "gates", src_tags=str(tags))
+def test_occurrences_of_source_words_and_tags_are_counted(gated):
+    rows = gated.by_label
     assert {gate for gate, *_ in rows} == {"attention_gate", "caembed_gate"}
     words = Counter(word for line in gated.lines["test"] for word in line.split())
     for word, count in words.items():
@@ -326,8 +319,8 @@ def test_occurrences_of_source_words_and_tags_are_counted(gated, tags):
     assert gated.text("gates", "tokens.src.txt").splitlines() == list(gated.lines["test"])
 
 
-def test_means_of_words_and_tags_average_to_the_mean_of_all(gated, tags):
-    rows = gated.rows_by(GATE_KEYS, "gates", src_tags=str(tags))
+def test_means_of_words_and_tags_average_to_the_mean_of_all(gated):
+    rows = gated.by_label
     for system, section in itertools.product(("both", "one"), ("word", "tag")):
         groups = [
             (row[system], row["occurrences"])
@@ -341,17 +334,14 @@ def test_means_of_words_and_tags_average_to_the_mean_of_all(gated, tags):
     assert rows["caembed_gate", "all", "all"]["one"]["value"] is None
 
 
-def test_each_gate_has_a_figure_and_an_explanation(gated, capsys):
-    gated.system("toy", TOY, {})
-    finding = gated.analyze("gates")
-    out, err = capsys.readouterr()
-    assert "left out: toy: it records no gates (see nmtkit.nn.capture)" in err
-    assert "computed from it and the decoder's state (both, one)" in out
-    assert "lets the source word into it (inverse)" in out
+def test_each_gate_has_a_figure_and_an_explanation(gated):
+    facts, table = gated.finding["facts"], gated.text("gates", "table.md")
+    assert facts["left_out"] == {"toy": "it records no gates (see nmtkit.nn.capture)"}
+    assert facts["gates"]["both"] == {"attention_gate": "src", "caembed_gate": "tgt"}
+    assert "computed from it and the decoder's state (both, one)" in table
+    assert "lets the source word into it (inverse)" in table
     assert "attention_gate, 0 to 1" in gated.text("gates")
     assert "caembed_gate, 0 to 1" in gated.text("gates", "figure.caembed_gate.svg")
-    sides = {"attention_gate": "src", "caembed_gate": "tgt"}
-    assert finding["facts"]["gates"]["both"] == sides
 
 
 def test_set_without_words_for_a_gate_is_refused(analysed):

@@ -112,8 +112,9 @@ def test_batch_equals_one_removal_at_a_time(case):
     assert d_js[points].abs().max() > 1e-8
 
 
-def test_steps_have_points_if_the_source_has_another_position():
-    attention = of_source(contract.Case("transformer").build())
+@pytest.mark.parametrize("variant", ["transformer", "caru"])
+def test_steps_have_points_if_the_source_has_another_position(variant):
+    attention = of_source(contract.Case(variant).build())
     batch = contract.collate([*contract.pairs(4), ([EOS], [5, EOS])], more=1)
     d_alpha, d_js, _ = ablation.compare(attention, batch)
     steps = torch.arange(batch.tgt_in.size(1)) < batch.tgt_lengths[:, None]

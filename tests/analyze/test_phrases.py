@@ -74,15 +74,13 @@ def judged(analysed, tmp_path):
 @pytest.fixture
 def look_up(judged, tmp_path):
     """Return a function that runs the analysis, by default of both systems with the list above,
-    keeps its finding and returns its rows by set, section and label.
+    and returns its rows by set, section and label.
     """
 
     def run(systems=("first", "second"), expressions=tmp_path / "list.tsv", **options):
         if expressions:
             options["expressions"] = str(expressions)
-        judged.finding = judged.analyze("phrases", systems=systems, **options)
-        rows = judged.finding["table"]["rows"]
-        return {(row["set"], row["section"], row["label"]): row for row in rows}
+        return judged.rows_by("set section label", "phrases", systems=systems, **options)
 
     return run
 

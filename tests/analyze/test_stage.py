@@ -32,7 +32,7 @@ from nmtkit.tables.table import Column, Estimate, Table
 from nmtkit.text.vocabulary import EOS
 from nmtkit.translate.beam import search
 from tests.full_disk import full_disk
-from tests.manifests import read_json
+from tests.manifests import edit, read_json
 from tests.refused import refused
 from tests.score.conftest import write
 
@@ -55,14 +55,20 @@ def study(analysed, *systems):
     return Study(analysed.run, "cost", list(systems), ["test"])
 
 
-@pytest.fixture
-def two(analysed):
+def two_systems(path):
+    """Return a run with a Transformer and a user's model, with logged speeds and translations."""
+    analysed = AnalysedRun(path)
     speeds = (10, 1000, 1200, 1100)
     base = analysed.system(share=0.4, speeds=speeds, decoding=50)
     own = analysed.system("own", TOY, {}, 0.1, speeds=(500, 400, 600), decoding=20)
     analysed.models = {"base": base, "own": own}
-    os.utime(analysed.run.path / "systems" / "base" / "config.toml", (1, 1))
+    os.utime(analysed.run.system("base").config, (1, 1))
     return analysed
+
+
+@pytest.fixture
+def two(tmp_path):
+    return two_systems(tmp_path / "run")
 
 
 def macs_of(model, src_length, tgt_length, contexts=0, spans=()):
@@ -166,21 +172,21 @@ def test_users_analysis_is_outdated_when_its_code_changes(two, stderr, monkeypat
     assert "up to date" not in stderr()
 
 
-@pytest.fixture
-def cost_rows(two):
-    """Return the finding of two systems, their rows, and the counts of their products."""
-    finding = two.analyze("cost")
-    length = finding["facts"]["src_length"]
-    macs = [macs_of(model, length, length) for model in two.models.values()]
-    return finding, finding["table"]["rows"], macs
+@pytest.fixture(scope="module")
+def costs(tmp_path_factory):
+    """Analyse the cost of two systems; count the products of each (`macs`)."""
+    two = two_systems(tmp_path_factory.mktemp("costs") / "run")
+    length = two.analyze("cost")["facts"]["src_length"]
+    two.macs = [macs_of(model, length, length) for model in two.models.values()]
+    return two
 
 
-def test_cost_counts_parameters_and_macs_of_a_typical_sentence(two, cost_rows):
-    finding, rows, macs = cost_rows
-    sizes = [len(line.split()) + 1 for line in two.lines["test"]]
+def test_cost_counts_parameters_and_macs_of_a_typical_sentence(costs):
+    facts, rows, macs = costs.finding["facts"], costs.finding["table"]["rows"], costs.macs
+    sizes = [len(line.split()) + 1 for line in costs.lines["test"]]
     length = round(sum(sizes) / len(sizes))
-    assert (finding["facts"]["src_length"], finding["facts"]["tgt_length"]) == (length, length)
-    for row, model, count in zip(rows, two.models.values(), macs, strict=True):
+    assert (facts["src_length"], facts["tgt_length"]) == (length, length)
+    for row, model, count in zip(rows, costs.models.values(), macs, strict=True):
         total = sum(p.numel() for p in model.parameters())
         assert row["parameters"] == total == row["embeddings"] + row["rest"]
         assert row["rest"] == count_parameters(model).rest > 0
@@ -191,21 +197,19 @@ def test_cost_counts_parameters_and_macs_of_a_typical_sentence(two, cost_rows):
         assert row["step_mac_ratio"] == pytest.approx(count.step / macs[0].step)
 
 
-def test_cost_compares_logged_speeds(stdout, two, cost_rows):
-    finding, (base, own), macs = cost_rows
+def test_cost_compares_logged_speeds(costs):
+    base, own = costs.finding["table"]["rows"]
     # Medians without the first line.
     assert (base["train_tokens_per_s"], own["train_tokens_per_s"]) == (1100, 500)
     assert own["train_time_ratio"]["value"] == pytest.approx(2.2)
     assert own["train_time_per_mac"] == pytest.approx(2.2 / own["train_mac_ratio"])
     assert (base["decode_tokens_per_s"], own["decode_tokens_per_s"]) == (50, 20)
     assert own["decode_time_ratio"]["value"] == pytest.approx(2.5)
-    length = finding["facts"]["src_length"]
-    of_base, of_own = (m.encode * length + 2 * m.step * length for m in macs)  # beam 2
+    of_base, of_own = (m.encode + 2 * m.step for m in costs.macs)  # beam 2, equal lengths
     assert own["decode_time_per_mac"] == pytest.approx(2.5 / (of_own / of_base))
     assert base["train_mac_ratio"] == base["train_time_ratio"]["value"] == 1.0
-    out = stdout()
-    assert "no interval" in out and finding["text"] in out
-    assert "relative to base" in two.text("cost")
+    assert "no interval" in costs.text("cost", "table.md")
+    assert "relative to base" in costs.text("cost")
 
 
 def set_hardware(system, **values):
@@ -399,14 +403,13 @@ def paper(tmp_path):
 
 def test_macs_beside_measured_times_use_the_beam_of_the_baseline(two, brief):
     config = two.run.system("own").config
-    text = config.read_text("utf-8")
-    assert "beam = 2" in text
-    config.write_text(text.replace("beam = 2", "beam = 7"), "utf-8")
-    found = two.analyze("cost", measure=True)
-    length = found["facts"]["src_length"]
-    macs = [macs_of(two.models[name], length, length) for name in ("base", "own")]
-    base, own = (count.encode * length + 2 * count.step * length for count in macs)
-    row = found["table"]["rows"][1]
+    edit(config, "beam = 2", "beam = 7")
+    assert "beam = 7" in config.read_text("utf-8")
+    finding = two.analyze("cost", measure=True)
+    length = finding["facts"]["src_length"]
+    macs = [macs_of(model, length, length) for model in two.models.values()]
+    base, own = (count.encode + 2 * count.step for count in macs)
+    row = finding["table"]["rows"][1]
     per_mac = row["decode_time_ratio"]["value"] / (own / base)
     assert row["decode_time_per_mac"] == pytest.approx(per_mac)
 

@@ -95,6 +95,13 @@ def test_folder_without_probing_files_is_refused(tmp_path):
     refused(DataError, "no probing files", find, tmp_path)
 
 
+def test_other_files_of_a_folder_are_skipped(tmp_path, stderr):
+    for name, lines in (("own.txt", SENTEVAL), ("own.csv", SENTEVAL), ("notes.txt", ["no tab"])):
+        write(tmp_path / name, lines)
+    assert find(tmp_path) == {"own": [tmp_path / "own.txt"]}
+    assert "notes.txt is not a probing file (no tab in its first line): skipped" in stderr()
+
+
 def test_tasks_with_the_same_name_are_refused(tmp_path):
     for name in ("tense.de.txt", "tense.en.txt"):
         write(tmp_path / name, SENTEVAL)
