@@ -101,24 +101,23 @@ def test_every_analysis_is_listed_here():
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_analysis_reads_averaged_weights_and_is_outdated_when_they_change(
-    name, run, loaded, stderr, brief
-):
+def test_analysis_reads_averaged_weights(name, run, loaded, brief):
     system, options = CASES[name]
     facts = Findings(run).analyze(name, systems=[system], **options)["facts"]
     assert loaded and all(is_mean(weights, run, system) for weights in loaded)
     assert facts["checkpoints"] == {system: AVERAGED}
-    if name in {"cost", "context"}:
-        return  # cost --measure always repeats; context is slow
-    count = len(loaded)
-    change_weights(run, "amn")  # not read by this analysis
-    stderr()
-    stage.analyze(run, name, systems=[system], **options)
-    assert f"{name}: up to date" in stderr() and len(loaded) == count
-    change_weights(run, system)
-    stage.analyze(run, name, systems=[system], **options)
-    assert "up to date" not in stderr()
-    assert len(loaded) > count and is_mean(loaded[-1], run, system)
+
+
+@pytest.mark.parametrize("name", ["layers", "probing"])  # probing stores vectors of weights, too
+def test_finding_is_outdated_when_the_weights_of_its_systems_change(name, run, loaded, stderr):
+    system, options = CASES[name]
+    for changed, up_to_date in ((None, False), ("amn", True), (system, False)):
+        if changed:
+            change_weights(run, changed)
+        loaded.clear()
+        stage.analyze(run, name, systems=[system], **options)
+        assert ("up to date" in stderr()) == up_to_date
+        assert [is_mean(weights, run, system) for weights in loaded] == [True] * (not up_to_date)
 
 
 def test_measured_times_are_dropped_when_weights_change(run, stderr, brief):
