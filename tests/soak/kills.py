@@ -18,7 +18,9 @@ import torch
 from nmtkit import console
 from nmtkit.models import checkpoints
 from nmtkit.train.stage import train
-from tests.train.test_resume import ROOT, SETTINGS, outcome, small_run
+from tests import ROOT
+from tests.train.test_resume import SETTINGS, outcome
+from tests.train.tiny import make_run
 
 STEPS = 80  # for each kill
 # Long enough that the last kill strikes before the end; a checkpoint every few milliseconds, so
@@ -41,7 +43,7 @@ def main() -> None:
     torch.set_num_threads(1)
     console.set_quiet(True)
     with tempfile.TemporaryDirectory() as folder:
-        whole, killed = small_run(Path(folder) / "whole"), small_run(Path(folder) / "killed")
+        whole, killed = make_run(Path(folder) / "whole"), make_run(Path(folder) / "killed")
         figures = kill(killed, settings, chosen.kills, random.Random(chosen.seed))
         train(whole, assignments=settings)
         expected, found = outcome(whole), outcome(killed)

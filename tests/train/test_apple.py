@@ -1,4 +1,4 @@
-"""--device mps: the choices for an Apple GPU. No test here runs on one."""
+"""--device mps: the choices for an Apple GPU. No test here runs on an Apple GPU."""
 
 import contextlib
 
@@ -20,7 +20,9 @@ from tests.refused import refused
 from tests.train.tiny import metrics, options, trainer
 
 MPS = torch.device("mps")
-SETTINGS = options("train.max_steps=3", "train.validate_every=3", "train.ema=0.5")
+SETTINGS = options(
+    "train.max_steps=3", "train.validate_every=3", "train.ema=0.5", "train.precision=float32"
+)
 go = trainer(SETTINGS)
 
 
@@ -30,17 +32,14 @@ def apple(monkeypatch):
 
 
 @pytest.mark.parametrize(("cuda", "devices"), [(False, "cpu"), (True, "cpu, cuda")])
-def test_without_an_apple_gpu_the_error_names_the_devices(cuda, devices, run, monkeypatch):
+def test_error_without_an_apple_gpu_lists_the_devices(cuda, devices, run, monkeypatch):
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: cuda)
     caught = refused(EnvironmentProblem, "no Apple GPU here", go, run, device="mps")
-    assert (caught.where, caught.hint) == (
-        "--device mps",
-        f"this machine has: {devices}",
-    )
+    assert (caught.where, caught.hint) == ("--device mps", f"this machine has: {devices}")
 
 
-def test_only_its_plain_name_is_a_device(apple):
+def test_apple_gpu_is_used_only_under_the_name_mps(apple):
     assert hardware.pick_device("mps") == MPS
     assert hardware.pick_device("auto").type != "mps"
     for name in ("mps:0", "mps:1", "MPS", "metal"):
@@ -48,7 +47,7 @@ def test_only_its_plain_name_is_a_device(apple):
         assert caught.hint == "auto, cpu, cuda or mps"
 
 
-def test_it_computes_in_plain_float32(apple):
+def test_apple_gpu_computes_in_plain_float32(apple):
     before = torch.get_float32_matmul_precision()
     try:
         chosen = hardware.choose("mps", width=1024)
@@ -63,7 +62,7 @@ def test_it_computes_in_plain_float32(apple):
         refused(ConfigError, f"float32 here, not in {precision}", hardware.choose, "mps", precision)
 
 
-def test_what_is_for_other_devices_is_refused(apple, run):
+def test_compiler_deterministic_algorithms_and_ranks_are_refused_on_mps(apple, run):
     with pytest.raises(ConfigError, match="nothing is compiled for an Apple GPU"):
         go(run, device="mps", compile_model=True)
     with pytest.raises(ConfigError, match="no deterministic algorithms"):
@@ -75,26 +74,26 @@ def test_what_is_for_other_devices_is_refused(apple, run):
         pass
 
 
-def test_batches_are_not_pinned(monkeypatch):
-    def refuse(self):
+def test_only_batches_for_cuda_are_pinned(monkeypatch):
+    def pin_memory(self):
         raise AssertionError("pinned")
 
-    monkeypatch.setattr(torch.Tensor, "pin_memory", refuse)
+    monkeypatch.setattr(torch.Tensor, "pin_memory", pin_memory)
     assert on_device(torch.arange(3), "meta").device.type == "meta"
 
 
-class OnMps(nn.Parameter):
-    """A parameter that says that it is on an Apple GPU."""
+class ParameterOnMps(nn.Parameter):
+    """A parameter that claims to be on an Apple GPU."""
 
-    said = MPS
-    device = property(lambda self: self.said)
+    place = MPS
+    device = property(lambda self: self.place)
 
 
 @pytest.mark.parametrize("place", ["mps", "cpu"])
-def test_adam_is_not_fused_and_counts_its_steps_in_main_memory(place, monkeypatch):
-    monkeypatch.setattr(OnMps, "said", torch.device(place))
+def test_adam_on_mps_is_not_fused_and_counts_its_steps_in_main_memory(place, monkeypatch):
+    monkeypatch.setattr(ParameterOnMps, "place", torch.device(place))
     model = nn.Module()
-    model.weight = torch.Tensor._make_subclass(OnMps, torch.zeros(2), True)
+    model.weight = torch.Tensor._make_subclass(ParameterOnMps, torch.zeros(2), True)
     optimizer = make_optimizer(model, TrainSettings.model_validate({}))
     assert optimizer.defaults["fused"] == (place == "cpu")
     moments = {"exp_avg/weight": torch.zeros(2), "exp_avg_sq/weight": torch.zeros(2)}
@@ -132,18 +131,16 @@ def as_on_mps(monkeypatch):
 
 def test_training_and_search_need_no_float64(run, monkeypatch):
     with pytest.raises(AssertionError, match="aten"), No64Bits():
-        go(run, "train.precision=float32", name="wide")
-    with as_on_mps(monkeypatch):
-        go(run, "train.precision=float32")
-    go(run, "train.precision=float32", name="wide", force=True)
-    narrow, wide = (metrics(run, "dev", name)[0]["dev_loss"] for name in ("transformer", "wide"))
-    assert narrow == pytest.approx(wide, rel=1e-5)
+        go(run, name="wide")
+    go(run, name="wide", force=True)
     model = loading.load_system(run, run.system("wide"))
-    pairs = [([5, 6, 7, 2], [18, 17, 2]), ([9, 2], [21, 2])]
+    batch = forced.pair_batch([[5, 6, 7, 2], [9, 2]], [[18, 17, 2], [21, 2]])
+    settings = SearchSettings.model_validate({"beam": 3})
+    sampled = settings.model_copy(update={"sample": True, "top_p": 0.9})
     with as_on_mps(monkeypatch):
-        batch = forced.pair_batch(*zip(*pairs, strict=True))
-        settings = SearchSettings.model_validate({"beam": 3})
+        go(run)
         assert len(beam.search([model], batch, settings)) == 2
-        sampled = settings.model_copy(update={"sample": True, "top_p": 0.9})
         assert len(methods.decode([model], batch, sampled, [Demand((i,)) for i in (0, 1)])) == 2
         assert all(forced.forced_scores([model], batch))
+    narrow, wide = (metrics(run, "dev", name)[0]["dev_loss"] for name in ("transformer", "wide"))
+    assert narrow == pytest.approx(wide, rel=1e-5)

@@ -72,9 +72,6 @@ def outcome(run):
     }
 
 
-small_run = make_run
-
-
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory):
     torch.set_num_threads(1)

@@ -1,13 +1,16 @@
-"""A tiny prepared run, made without prep: translate letters into their capitals, in reverse
-order.
+"""A tiny prepared run, made without prep: letters are translated into their capitals, in reverse
+order. Its trainings, and what they leave.
 """
 
-import hashlib
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
+import torch
+
+from nmtkit import files
+from nmtkit.data.documents import documents_file
 from nmtkit.models import checkpoints
 from nmtkit.run import Run
 from nmtkit.text.vocabulary import Vocabulary
@@ -33,6 +36,7 @@ TRAIN = [
     "train.log_every=4",
     "train.samples=1",
 ]
+NO_AUTOCAST = {"device_type": "cpu", "enabled": False}
 
 
 def sentences(count: int, seed: int) -> list[tuple[list[str], list[str]]]:
@@ -41,48 +45,50 @@ def sentences(count: int, seed: int) -> list[tuple[list[str], list[str]]]:
     return [(source, [c.upper() for c in reversed(source)]) for source in sources]
 
 
+def write_pairs(
+    folder: Path, vocabulary: Vocabulary, pairs: Sequence[Sequence[list[str]]], shard: int = 0
+) -> None:
+    """Write a store of sentence pairs; `shard` is as in `make_run`."""
+    shard = shard or len(pairs)
+    for number, start in enumerate(range(0, len(pairs), shard)):
+        with pair_writer(folder, number, len(vocabulary)) as add:
+            for pair in pairs[start : start + shard]:
+                add(*map(vocabulary.encode, pair))
+
+
 def make_run(path: Path, pairs: int = 60, dev: int = 6, seed: int = 1, shard: int = 0) -> Run:
-    """A prepared run of so many pairs, in shards of so many if `shard` is not 0; with dev = 0 it
-    has no development set.
+    """Return a prepared run.
+
+    Args:
+        pairs, dev: sentence pairs of the training and the development set; 0: no development set.
+        shard: sentence pairs of a shard; 0: one shard a set.
     """
-    prep = path / "prep"
-    (prep / "text").mkdir(parents=True)
+    run = Run(path)
     vocabulary = Vocabulary(["<pad>", "<s>", "</s>", "<unk>", *LETTERS, *LETTERS.upper()])
-    vocabulary.save(prep / "vocab.txt")
-    sets = [("train", "train", sentences(pairs, seed))] + (
-        [("dev", "dev", sentences(dev, seed + 100))] if dev else []
-    )
-    for name, split, lines in sets:
-        for number, start in enumerate(range(0, len(lines), shard or len(lines))):
-            with pair_writer(prep / name, number, len(vocabulary)) as add:
-                for source, target in lines[start : start + (shard or len(lines))]:
-                    add(vocabulary.encode(source), vocabulary.encode(target))
-        if split != "train":
-            (prep / "text" / f"{name}.src").write_text(
-                "".join(" ".join(s) + "\n" for s, _ in lines), "utf-8"
-            )
-            (prep / "text" / f"{name}.ref").write_text(
-                "".join(" ".join(t) + "\n" for _, t in lines), "utf-8"
-            )
-    hashes = {
-        p.relative_to(prep).as_posix(): hashlib.sha256(p.read_bytes()).hexdigest()
-        for p in sorted(prep.rglob("*"))
-        if p.is_file()
-    }
+    vocabulary.save(run.prep / "vocab.txt")
+    write_pairs(run.prep / "train", vocabulary, sentences(pairs, seed), shard)
+    sets = [("train", "train", pairs)]
+    if dev:
+        lines = sentences(dev, seed + 100)
+        write_pairs(run.prep / "dev", vocabulary, lines, shard)
+        for side, words in zip(("src", "ref"), zip(*lines, strict=True), strict=True):
+            files.write_lines(run.prep / "text" / f"dev.{side}", [" ".join(line) for line in words])
+        sets.append(("dev", "dev", dev))
+    hashes = files.hashes(sorted(run.prep.rglob("*")), run.prep)
     values = {
         "dataset": "tiny",
         "preset": "",
         "vocabulary": {"shared": True, "src": len(vocabulary), "tgt": len(vocabulary)},
         "files": hashes,
-        "fingerprint": hashlib.sha256(json.dumps(hashes).encode()).hexdigest(),
+        "fingerprint": files.text_sha256(json.dumps(hashes)),
     }
-    write_manifest(
-        prep,
-        [(name, split, len(lines)) for name, split, lines in sets],
-        {"truecase": "none"},
-        **values,
-    )
-    return Run(path)
+    write_manifest(run.prep, sets, {"truecase": "none"}, **values)
+    return run
+
+
+def mark_documents(run: Run, name: str, starts: Iterable[int]) -> None:
+    """Let documents of a set begin at these lines (from 0)."""
+    files.write_lines(documents_file(run.prep, name), list(map(str, starts)))
 
 
 def options(*extra: str) -> list[str]:
@@ -90,8 +96,22 @@ def options(*extra: str) -> list[str]:
     return [*MODEL, *TRAIN, *extra]
 
 
+QUIET = (
+    "train.validate_every=100",
+    "train.checkpoint_every=100",
+    "train.dev_bleu=false",
+    "train.samples=0",
+)
+FOUR_STEPS = options("train.max_steps=4", *QUIET)
+
+
+def as_arguments(assignments: Iterable[str]) -> list[str]:
+    """Return the words of a command that sets these values."""
+    return [word for assignment in assignments for word in ("--set", assignment)]
+
+
 def trainer(settings: list[str]) -> Callable[..., None]:
-    """A function that trains a run with these settings and more."""
+    """Return a function that trains a run with these settings and more."""
 
     def go(run: Run, *extra: str, **values: object) -> None:
         train(run, assignments=[*settings, *extra], **values)
@@ -114,8 +134,18 @@ def state_of(run: Run, name: str = "transformer") -> dict:
     return read_json(last(run, name) / "state.json")
 
 
+def saved_weights(run: Run, name: str = "transformer") -> dict[str, torch.Tensor]:
+    """The weights in the newest complete checkpoint of a system."""
+    return checkpoints.load_weights(last(run, name))
+
+
+def equal_tensors(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) -> bool:
+    """True if two mappings have the same names, and the same bits for each name."""
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
 def lines_of(path: Path) -> list[dict]:
-    """The lines of a JSON file of one value a line."""
+    """The values of a JSON lines file."""
     return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
 
 
