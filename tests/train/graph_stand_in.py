@@ -1,16 +1,17 @@
-"""A stand-in for CUDA graphs on a CPU: it computes again what was recorded."""
+"""A stand-in for CUDA graphs on a CPU: a replay computes again what was recorded."""
 
 import torch
 
 from nmtkit.nn import masks, recording
 
 
-def standing_in(monkeypatch, alone=True):
+def replace_graphs(monkeypatch, alone=True):
     """Replace the recording of graphs; return a list with an entry for each replay.
 
-    alone: no other thread makes masks meanwhile.
+    Args:
+        alone: True if no other thread makes masks meanwhile.
     """
-    count = []
+    replays = []
 
     def record(compute, pool):
         # A graph that read a mask of before would read freed memory later.
@@ -18,7 +19,7 @@ def standing_in(monkeypatch, alone=True):
         result = torch.zeros(0, dtype=torch.float64)
 
         def replay():
-            count.append(1)
+            replays.append(1)
             recording.forget()  # a graph makes its masks in each replay
             value = compute()
             result.resize_(value.shape).copy_(value)
@@ -26,4 +27,4 @@ def standing_in(monkeypatch, alone=True):
         return replay, result
 
     monkeypatch.setattr(recording, "record", record)
-    return count
+    return replays
