@@ -1,4 +1,4 @@
-"""What a training step does once and not once a layer: masks, copies of weights."""
+"""What a training step does once, not once a layer or batch: masks, copies of weights."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ from tests.models.contract import Case, batch_for, packed_for, pairs
 
 
 class Operations(TorchDispatchMode):
-    """Collects the name and the tensors of each operation that is not a view."""
+    """Records the name and the tensors of each operation that is not a view."""
 
     def __init__(self):
         super().__init__()
@@ -31,16 +31,16 @@ class Operations(TorchDispatchMode):
 
 
 @pytest.fixture(params=["cpu", "as on a GPU"])
-def path(request, monkeypatch):
-    """Take the paths of a CPU, or those of a GPU on a CPU."""
+def device_path(request, monkeypatch):
+    """Take the code paths of a CPU, or those of a GPU on a CPU."""
     if request.param != "cpu":
         monkeypatch.setattr(cpu, "writes_attention_out", lambda q, k: False)
         monkeypatch.setattr(cpu, "reads_at_once", lambda x: False)
 
 
 MASKS = {"transformer": 8, "context-aware": 21, "han": 25}
-"""Operations on masks in a step of any number of layers. Made anew, they were 12 to 20 for each layer
-of encoder and decoder.
+"""Operations on masks in a step of any number of layers. If each layer of encoder and decoder made
+its masks, it would take 12 to 20.
 """
 
 
@@ -48,8 +48,8 @@ of encoder and decoder.
     ("variant", "packed"),
     [("transformer", False), ("transformer", True), ("context-aware", False), ("han", False)],
 )
-def test_masks_are_made_once_a_batch(variant, packed, path):
-    """More layers do not add operations on bool tensors."""
+def test_masks_are_made_once_a_batch(variant, packed, device_path):
+    """So more layers do not add operations on bool tensors."""
     counts = []
     for layers in (2, 4):
         model = Case(variant).build(encoder_layers=layers, decoder_layers=layers).train()

@@ -1,5 +1,5 @@
-"""`train.deterministic` without a GPU: the flags are set while a training runs, and every
-variant trains under them, to the same bits.
+"""`train.deterministic` without a GPU: torch's flags are set while a training runs, and every
+variant trains with them, to the same bits.
 """
 
 import contextlib
@@ -20,17 +20,17 @@ from nmtkit.train import deterministic as ours
 from nmtkit.train import stage
 from nmtkit.train.stage import train
 from tests.models.cases import DISTINCT
-from tests.train.tiny import MODEL, TRAIN, make_run
+from tests.train.tiny import MODEL, TRAIN, equal_tensors, make_run
 
-NAME = "CUBLAS_WORKSPACE_CONFIG"
+WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 SHORT = (
     "train.max_steps=3",
     "train.validate_every=2",
     "train.checkpoint_every=3",
     "train.log_every=1",
 )
-# What raises on a GPU, as torch.use_deterministic_algorithms documents it; cumsum does for
-# floating-point numbers.
+# Operations that raise on a GPU, as torch.use_deterministic_algorithms documents them; cumsum raises
+# for floating-point numbers only.
 RAISES = (
     "put_?[.]|histc|bincount|median[.]dim|_?ctc_loss|nll_loss|grid_sampler|upsample|_?adaptive_|avg_pool3d|reflection_pad|"
     "fractional_max|max_unpool|_?embedding_bag|scatter_reduce"
@@ -40,10 +40,10 @@ RECURRENT = ["model.d_embedding=8", "model.d_hidden=16"]  # tiny sizes in the te
 
 @pytest.fixture
 def gpu(monkeypatch):
-    """As if there were a GPU that computes like this CPU."""
+    """Pretend to have a GPU; this CPU computes for it."""
     monkeypatch.setattr(ours, "pick_device", lambda device: torch.device("cuda"))
-    monkeypatch.setenv(NAME, "")  # so that it is taken back after the test
-    monkeypatch.delenv(NAME)
+    monkeypatch.setenv(WORKSPACE, "")  # so that it is taken back after the test
+    monkeypatch.delenv(WORKSPACE)
 
 
 def flags():
@@ -54,11 +54,11 @@ def flags():
         cudnn.deterministic,
         cudnn.benchmark,
         torch.utils.deterministic.fill_uninitialized_memory,
-        os.environ.get(NAME),
+        os.environ.get(WORKSPACE),
     )
 
 
-SET = (True, False, True, False, False, ":4096:8")
+DETERMINISTIC = (True, False, True, False, False, ":4096:8")
 
 
 @pytest.mark.parametrize("warn_only", [False, True])
@@ -68,7 +68,7 @@ def test_flags_are_set_and_restored(gpu, monkeypatch, warn_only):
     try:
         before = flags()[:-1]
         with ours.deterministic(True, "auto"):
-            assert flags() == SET
+            assert flags() == DETERMINISTIC
         assert flags()[:-1] == before  # the workspace stays
         with pytest.raises(KeyError), ours.deterministic(True, "auto"):
             raise KeyError
@@ -77,7 +77,7 @@ def test_flags_are_set_and_restored(gpu, monkeypatch, warn_only):
         torch.use_deterministic_algorithms(False)
 
 
-def test_nothing_is_set_unless_asked_for_or_on_a_cpu(gpu, monkeypatch):
+def test_flags_stay_without_the_setting_and_on_a_cpu(gpu, monkeypatch):
     before = flags()
     with ours.deterministic(False, "auto"):
         assert flags() == before
@@ -87,28 +87,30 @@ def test_nothing_is_set_unless_asked_for_or_on_a_cpu(gpu, monkeypatch):
 
 
 @pytest.mark.parametrize("value", [":4096:8", ":16:8"])
-def test_a_value_that_serves_stays(gpu, monkeypatch, value):
-    monkeypatch.setenv(NAME, value)
-    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)  # it began with it
+def test_workspace_setting_that_is_deterministic_stays(gpu, monkeypatch, value):
+    monkeypatch.setenv(WORKSPACE, value)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     with ours.deterministic(True, "auto"):
-        assert os.environ[NAME] == value
-    assert os.environ[NAME] == value
+        assert os.environ[WORKSPACE] == value
+    assert os.environ[WORKSPACE] == value
 
 
 @pytest.mark.parametrize(
     ("value", "message", "hint"),
     [
-        (":4096:2", f"{NAME} is ':4096:2' in the environment", ":4096:8"),
-        ("", f"{NAME} is '' in the environment", ":4096:8"),
-        (":4096:8 ", f"{NAME} is ':4096:8 ' in the environment", ":4096:8"),
+        (":4096:2", f"{WORKSPACE} is ':4096:2' in the environment", ":4096:8"),
+        ("", f"{WORKSPACE} is '' in the environment", ":4096:8"),
+        (":4096:8 ", f"{WORKSPACE} is ':4096:8 ' in the environment", ":4096:8"),
         (None, "CUDA has started without", "before this process starts"),
     ],
 )
-def test_another_value_is_refused(gpu, monkeypatch, value, message, hint):
+def test_workspace_setting_that_is_not_deterministic_is_refused(
+    gpu, monkeypatch, value, message, hint
+):
     if value is None:
         monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     else:
-        monkeypatch.setenv(NAME, value)
+        monkeypatch.setenv(WORKSPACE, value)
     before = flags()
     with pytest.raises(ConfigError, match=message) as caught, ours.deterministic(True, "auto"):
         pass
@@ -116,18 +118,18 @@ def test_another_value_is_refused(gpu, monkeypatch, value, message, hint):
     assert flags() == before
 
 
-def test_cuda_that_starts_in_the_training_keeps_its_value(gpu, monkeypatch):
-    """A second training in the process must find it."""
+def test_second_training_of_a_process_finds_the_workspace_of_the_first(gpu, monkeypatch):
+    """CUDA starts in the first training."""
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
     with ours.deterministic(True, "auto"):
         monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    assert os.environ[NAME] == ":4096:8"
+    assert os.environ[WORKSPACE] == ":4096:8"
     with ours.deterministic(True, "auto"):
-        assert flags() == SET
+        assert flags() == DETERMINISTIC
 
 
 class Operations(TorchDispatchMode):
-    """Remembers the operations that are carried out."""
+    """Records the names of operations."""
 
     def __init__(self):
         super().__init__()
@@ -135,12 +137,12 @@ class Operations(TorchDispatchMode):
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         name = function.__name__
-        of_numbers = (
+        of_floats = (
             bool(args)
             and isinstance(args[0], torch.Tensor)
             and (args[0].is_floating_point() or "dtype" in (kwargs or {}))
         )
-        self.seen.add(f"float {name}" if name.startswith("cumsum") and of_numbers else name)
+        self.seen.add(f"float {name}" if name.startswith("cumsum") and of_floats else name)
         return function(*args, **kwargs or {})
 
     def refused(self):
@@ -148,16 +150,14 @@ class Operations(TorchDispatchMode):
 
 
 def trained(run, name, variant, *extra):
+    """Train three updates; return weights and optimiser state."""
     sizes = RECURRENT if "d_embedding" in load_variant(variant).Settings.model_fields else MODEL
     if variant == "transformer-cycle":  # its default shares more layers than the model has
         sizes = [*sizes, "model.distinct_layers=1"]
-    train(
-        run, variant=variant, name=name, assignments=[*sizes, *TRAIN, *SHORT, *extra], device="cpu"
-    )
+    assignments = [*sizes, *TRAIN, *SHORT, *extra]
+    train(run, variant=variant, name=name, assignments=assignments, device="cpu")
     checkpoint = run.system(name).checkpoints / "step-00000003"
-    return load_file(checkpoint / "model.safetensors"), load_file(
-        checkpoint / "optimizer.safetensors"
-    )
+    return [load_file(checkpoint / f"{kind}.safetensors") for kind in ("model", "optimizer")]
 
 
 @pytest.fixture(scope="module")
@@ -166,9 +166,11 @@ def run(tmp_path_factory):
 
 
 @pytest.mark.parametrize("variant", DISTINCT)
-def test_every_variant_trains_with_the_flags_set(run, variant, gpu, monkeypatch):
-    """The GPU's way through attention, training and validation: no operation that raises there,
-    and no memory is read before it is written.
+def test_deterministic_training_has_the_same_bits_and_deterministic_operations_only(
+    run, variant, gpu, monkeypatch
+):
+    """With a GPU's attention. No memory is read before it is written: torch fills new memory with
+    NaN.
     """
     monkeypatch.setattr(cpu, "SHORT", 0)
     plain = trained(run, f"{variant}-plain", variant)
@@ -183,26 +185,22 @@ def test_every_variant_trains_with_the_flags_set(run, variant, gpu, monkeypatch)
 
     monkeypatch.setattr(stage, "deterministic", watched)
     again = trained(run, variant, variant, "train.deterministic=true")
-    assert states == [SET]
-    for first, second in zip(plain, again, strict=True):
-        assert first.keys() == second.keys()
-        assert all(torch.equal(first[name], second[name]) for name in first)
-    assert {
-        "embedding_dense_backward.default",
-        "_fused_adamw_.default",
-    } <= operations.seen  # backward and optimiser were seen too
+    assert states == [DETERMINISTIC]
+    assert all(map(equal_tensors, plain, again))
+    backward, optimizer = "embedding_dense_backward.default", "_fused_adamw_.default"
+    assert {backward, optimizer} <= operations.seen
     assert operations.refused() == set()
 
 
-def test_the_watch_sees_what_raises():
+def test_recorder_names_operations_that_raise_on_a_gpu():
     x = torch.arange(6.0).view(2, 3).requires_grad_()
-    with Operations() as watch:
+    with Operations() as operations:
         x.cumsum(1).sum().backward()
         torch.arange(3).cumsum(0)
         torch.zeros(3).put_(torch.tensor([1]), torch.tensor([2.0]))
         x.detach().median(1)
         torch.nn.functional.nll_loss(x, torch.tensor([0, 1]))
-    assert watch.refused() == {
+    assert operations.refused() == {
         "float cumsum.default",
         "put_.default",
         "median.dim",
@@ -216,7 +214,7 @@ class Scattering(Transformer):
         return super().encode(batch)
 
 
-def test_an_operation_without_a_deterministic_form_is_named_before_the_training_begins(run, gpu):
+def test_model_with_a_nondeterministic_operation_is_refused_before_the_training(run, gpu):
     with pytest.raises(
         ConfigError, match="the model uses put_, which has no deterministic form on a GPU"
     ) as caught:
@@ -227,14 +225,15 @@ def test_an_operation_without_a_deterministic_form_is_named_before_the_training_
     trained(run, "scattering", f"{__name__}:Scattering")
 
 
-def test_it_is_recorded_and_said_and_may_change(run, gpu, stderr):
-    trained(run, "said", "transformer", "train.deterministic=true")
-    said = "deterministic as every CPU training (train.deterministic changes nothing here)"
-    assert said in stderr()
-    assert run.system("said").read_config().train["deterministic"] is True
-    assert said in (run.system("said").path / "train.log").read_text("utf-8").splitlines()[0]
-    trained(run, "said", "transformer", "train.deterministic=false", "train.max_steps=4")
+def test_deterministic_setting_is_logged_recorded_and_may_change(run, gpu, stderr):
+    trained(run, "system", "transformer", "train.deterministic=true")
+    system = run.system("system")
+    message = "deterministic as every CPU training (train.deterministic changes nothing here)"
+    assert message in stderr()
+    assert system.read_config().train["deterministic"] is True
+    assert message in (system.path / "train.log").read_text("utf-8").splitlines()[0]
+    trained(run, "system", "transformer", "train.deterministic=false", "train.max_steps=4")
     assert "train.deterministic: True -> False" in stderr()
-    assert run.system("said").read_config().train["deterministic"] is False
+    assert system.read_config().train["deterministic"] is False
     assert ours.describe(True, "cuda") == ", deterministic algorithms"
     assert ours.describe(False, "cuda") == ours.describe(False, "cpu") == ""

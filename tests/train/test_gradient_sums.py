@@ -93,7 +93,9 @@ class PartlyUsed(nn.Module):
         torch.manual_seed(1)
         self.never = nn.Linear(3, 3)
         variant, sizes, first = MODELS[kind]
-        self.inner = build_model(variant, sizes | {"dropout": 0.0}, Vocabularies(WORDS, WORDS, True))
+        self.inner = build_model(
+            variant, sizes | {"dropout": 0.0}, Vocabularies(WORDS, WORDS, True)
+        )
         self.sometimes = nn.Linear(8, 8)
         self.first = dict(self.inner.named_parameters())[first]
         self.vocabularies, self.context_rule = self.inner.vocabularies, None

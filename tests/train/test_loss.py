@@ -1,5 +1,7 @@
 """The chunked loss with its analytic gradient against the plain formula, in float64."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
@@ -22,8 +24,8 @@ def make(dtype=torch.float64):
 
 
 def plain(logits_of, hidden, batch, smoothing):
-    """The formula, one position and one class at a time: sum over real positions of -Σ_v q_v log
-    p_v.
+    """The oracle, one position and one class at a time: the sum over real positions of
+    -Σ_v q_v log p_v with q = (1-ε)·onehot(y) + ε/V (Szegedy et al. 2016).
     """
     total = nll = 0.0
     for row, length in enumerate(batch.tgt_lengths.tolist()):
@@ -49,8 +51,8 @@ class Tanh(nn.Module):
 
 
 @pytest.fixture(params=["cpu", "as on a GPU"])
-def path(request, monkeypatch):
-    """Take the path of a CPU, or that of a GPU on a CPU."""
+def device_path(request, monkeypatch):
+    """Take the code path of a CPU, or that of a GPU on a CPU."""
     if request.param != "cpu":
         monkeypatch.setattr(cpu, "reads_at_once", lambda x: False)
 
@@ -58,7 +60,7 @@ def path(request, monkeypatch):
 @pytest.mark.parametrize("chunk", [1, 3, 16, 100])
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("top", ["linear", "tanh", "scaled"])
-def test_loss_and_gradients_equal_the_formula(chunk, smoothing, top, path):
+def test_loss_and_gradients_equal_the_formula(chunk, smoothing, top, device_path):
     hidden, batch, linear = make()
     logits_of = {"linear": linear, "tanh": Tanh(linear), "scaled": lambda h: linear(h) * 2.5}[top]
     hidden.requires_grad_()
@@ -76,7 +78,7 @@ def test_loss_and_gradients_equal_the_formula(chunk, smoothing, top, path):
     assert not again.requires_grad
 
 
-def test_large_logits_do_not_overflow(path):
+def test_large_logits_do_not_overflow(device_path):
     hidden, batch, linear = make(torch.float32)
     exact = losses.evaluate(linear.double(), 1e4 * hidden.double(), batch, 16)
     linear.float()
@@ -87,36 +89,37 @@ def test_large_logits_do_not_overflow(path):
     assert torch.isfinite(big.grad).all()
 
 
-def test_a_chunk_of_logits_at_a_time():
+def test_logits_are_computed_in_equal_chunks():
     hidden, batch, linear = make()
-    seen = []
+    sizes = []
 
     def logits_of(h):
-        seen.append(len(h))
+        sizes.append(len(h))
         return linear(h)
 
     losses.backward(logits_of, hidden.requires_grad_(), batch, 0.1, 1.0, chunk=5)
-    assert seen == [4, 4, 4, 4]
+    assert sizes == [4, 4, 4, 4]
+
+
+def test_chunks_fit_into_their_memory_and_have_a_minimum_size():
     assert losses.chunk_rows(8000, "cpu") * 8000 * 4 <= losses.CHUNK_BYTES["cpu"]
     assert losses.chunk_rows(10**6, "cpu") == losses.CHUNK_ROWS
 
 
-def test_unpadded_batches_skip_the_gathering():
+def test_batches_without_padding_have_the_same_loss():
     hidden, batch, linear = make()
-    full = torch.full((4,), 7)
-    tgt = batch.tgt_out.clamp(min=4)
-    one = losses.evaluate(
-        linear, hidden, Batch(tgt, full, full, tgt, tgt, full, tgt_padded=False), 9
+    tgt, lengths = batch.tgt_out.clamp(min=4), torch.full((4,), 7)
+    batch = Batch(tgt, lengths, lengths, tgt, tgt, lengths)
+    one, two = (
+        losses.evaluate(linear, hidden, replace(batch, tgt_padded=padded), 9).item()
+        for padded in (False, True)
     )
-    two = losses.evaluate(
-        linear, hidden, Batch(tgt, full, full, tgt, tgt, full, tgt_padded=True), 9
-    )
-    assert float(one) == pytest.approx(float(two), abs=1e-12)
+    assert one == pytest.approx(two, abs=1e-12)
 
 
 @pytest.mark.parametrize("scale", [1e-3, torch.tensor(1e-3)], ids=["number", "tensor"])
-def test_bytes_that_a_gpu_moves_for_a_logit(monkeypatch, scale):
-    """Beside the products: each operation reads and writes its tensors once."""
+def test_loss_on_a_gpu_moves_at_most_32_bytes_a_logit(monkeypatch, scale):
+    """Each operation reads and writes its tensors once; matrix products are not counted."""
     monkeypatch.setattr(cpu, "reads_at_once", lambda x: False)
     logits = torch.randn(512, 1000).bfloat16()
     targets = torch.randint(0, 1000, (512, 1))

@@ -1,5 +1,5 @@
-"""`--match-parameters`: the width that is closest of all, by the formula of the parameters; what is
-stored, and how such a system is resumed.
+"""`--match-parameters`: the width whose number of parameters is closest to another system's, and how
+such a system is stored and resumed.
 """
 
 import pytest
@@ -9,7 +9,7 @@ from nmtkit.models import loading
 from nmtkit.models.variants import count_parameters
 from nmtkit.train.stage import train
 from tests.models import test_dual_context, test_transformer
-from tests.train.tiny import TRAIN, last, make_run, options
+from tests.train.tiny import TRAIN, last, options
 
 QUIET = ["train.max_steps=2", "train.dev_bleu=false", "train.samples=0"]
 SETTINGS = options(*QUIET)
@@ -19,9 +19,8 @@ V = 28
 
 
 @pytest.fixture
-def run(tmp_path):
+def run(run):
     """A run with an Enc-DC to match."""
-    run = make_run(tmp_path / "run")
     train(run, variant="enc-dc", assignments=SETTINGS)
     return run
 
@@ -38,7 +37,7 @@ def model_of(run, name):
 @pytest.mark.parametrize(
     ("variant", "more"), [("transformer", ()), ("enc-dc", ("model.local=none",))]
 )
-def test_no_other_width_comes_closer(run, variant, more, stderr):
+def test_matched_width_is_the_closest_of_all_widths(run, variant, more, stderr):
     wanted = test_dual_context.count(model_of(run, "enc-dc").settings, V)
     stderr()
     match(run, *more, variant=variant)
@@ -49,45 +48,38 @@ def test_no_other_width_comes_closer(run, variant, more, stderr):
     best = 1 + distances.index(min(distances))
     assert settings.d_ff == run.system("matched").read_config().model["d_ff"] == best
     assert 1 < best < 399 and best != 32  # neither the ends nor the baseline's
-    said = f"model.d_ff = {best}: {counts[best - 1]:,} parameters; 'enc-dc' has {wanted:,}"
-    assert said in stderr()
-    assert said in (run.system("matched").path / "train.log").read_text("utf-8")
+    message = f"model.d_ff = {best}: {counts[best - 1]:,} parameters; 'enc-dc' has {wanted:,}"
+    assert message in stderr()
+    assert message in (run.system("matched").path / "train.log").read_text("utf-8")
     assert count_parameters(model_of(run, "matched")) == counts[best - 1]
 
 
-def test_a_recurrent_system_can_be_matched(run):
+def test_transformer_matches_a_recurrent_system(run):
     train(run, variant="rnnsearch", assignments=[*TRAIN, *QUIET, "model.d_hidden=32"])
     match(run, match_parameters="rnnsearch")
-    own, other = (count_parameters(model_of(run, name)) for name in ("matched", "rnnsearch"))
-    assert abs(own - other) <= (2 * 2 * 16 + 2) / 2  # half of what one more unit has
+    matched, other = (count_parameters(model_of(run, name)) for name in ("matched", "rnnsearch"))
+    assert abs(matched - other) <= (2 * 2 * 16 + 2) / 2  # half of what one more unit has
 
 
-def test_the_same_command_resumes_and_so_does_the_width(run):
+def test_matched_system_resumes_by_the_same_command_or_its_width(run):
     match(run)
     width = run.system("matched").read_config().model["d_ff"]
     match(run, "train.max_steps=3")
-    train(
-        run,
-        name="matched",
-        assignments=[*WITHOUT_WIDTH, f"model.d_ff={width}", "train.max_steps=4"],
-    )
+    assignments = [*WITHOUT_WIDTH, f"model.d_ff={width}", "train.max_steps=4"]
+    train(run, name="matched", assignments=assignments)
     assert last(run, "matched").name == "step-00000004"
     train(run, variant="enc-dc", assignments=[*SETTINGS, "model.d_ff=48"], force=True)
     with pytest.raises(ConfigError, match=rf"have changed[^$]*model\.d_ff +{width} "):
         match(run, "train.max_steps=5")
 
 
-def test_a_width_in_a_pipe_of_settings_is_refused_too(run, pipe):
-    with pytest.raises(ConfigError, match="model.d_ff is given"):
-        match(run, config=pipe("[model]\nd_ff = 64\n"))
-
-
-def test_what_cannot_be_matched(run, tmp_path):
+def test_given_width_and_systems_that_cannot_be_matched_are_refused(run, tmp_path, pipe):
     config = tmp_path / "sizes.toml"
     config.write_text("[model]\nd_ff = 64\n", "utf-8")
     cases = [
         ({}, ("model.d_ff=64",), "model.d_ff is given"),
         ({"config": config}, (), "model.d_ff is given"),
+        ({"config": pipe("[model]\nd_ff = 64\n")}, (), "model.d_ff is given"),
         ({"match_parameters": "enc-d"}, (), "no system 'enc-d'[^$]*did you mean 'enc-dc'"),
         ({"name": "enc-dc"}, (), "'enc-dc' is the system that is to be trained"),
         ({}, ("model.encoder_layers=9",), "with model.d_ff=1 this system has [^$]*fewer layers"),

@@ -1,5 +1,5 @@
-"""`train.micro_batch = auto`: the batches of an update are joined and cut anew, on a GPU; on a CPU
-by a stand-in.
+"""`train.micro_batch = auto`: the batches of an update are joined and cut into equal parts, as on a
+GPU.
 """
 
 import numpy as np
@@ -15,7 +15,7 @@ from nmtkit.train import loss as losses
 from nmtkit.train.updates import equal_parts
 from tests.faults.test_training import gradients_of_an_update
 from tests.train.test_resume import SETTINGS, outcome, short_of_memory, stop
-from tests.train.tiny import make_run, metrics, state_of, trainer
+from tests.train.tiny import equal_tensors, make_run, metrics, state_of, trainer
 
 go = trainer(SETTINGS)
 LENGTHS = st.lists(st.tuples(st.integers(1, 60), st.integers(1, 60)), min_size=1, max_size=200)
@@ -23,6 +23,7 @@ LENGTHS = st.lists(st.tuples(st.integers(1, 60), st.integers(1, 60)), min_size=1
 
 @pytest.fixture
 def joined(monkeypatch):
+    """Join batches on a CPU, too."""
     monkeypatch.setattr(gradients, "joins", lambda settings, device: True)
     monkeypatch.setattr(updates, "PART", 40)
 
@@ -32,7 +33,7 @@ def positions(parts, src, tgt):
 
 
 @given(LENGTHS, st.integers(1, 8), st.sampled_from([200, 1000, gradients.ALL_FIT]))
-def test_every_pair_is_in_one_part_of_those_that_memory_holds(lengths, ranks, below):
+def test_each_pair_is_in_exactly_one_part_and_parts_fit_into_memory(lengths, ranks, below):
     src, tgt = np.array(lengths).T
     parts = equal_parts(np.arange(len(src)), src, tgt, ranks, below)
     assert sorted(np.concatenate(parts).tolist()) == list(range(len(src)))
@@ -41,7 +42,7 @@ def test_every_pair_is_in_one_part_of_those_that_memory_holds(lengths, ranks, be
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 8])
-def test_no_rank_is_idle(ranks):
+def test_ranks_have_about_equal_work(ranks):
     """An update of 7 batches of 64 pairs."""
     draw = np.random.default_rng(1)
     src, tgt = draw.integers(5, 60, (2, 7 * 64))
@@ -53,44 +54,48 @@ def test_no_rank_is_idle(ranks):
         assert max(of_ranks) < 1.25 * np.mean(of_ranks)
 
 
-def test_the_number_of_parts_is_that_of_least_time(monkeypatch):
-    """The oracle tries all numbers; memory that does not hold the best number takes more."""
+def fewest_seconds(src, tgt, part):
+    """The oracle: the number of parts of least time, of all numbers; a part costs as much as `part`
+    positions.
+    """
+    rows, order = np.arange(len(src)), np.lexsort((src, tgt))[::-1]
+    work = (src + tgt)[order].cumsum()
+    times = []
+    for count in range(1, len(src) + 1):
+        number = [sum(work[i] >= work[-1] * k / count for k in range(1, count)) for i in rows]
+        cut = [order[np.array(number) == k] for k in sorted(set(number))]
+        times.append((sum(positions(cut, src, tgt)) + count * part, len(cut)))
+    return min(times)[1]
+
+
+def test_number_of_parts_takes_the_least_time_and_grows_if_memory_is_short(monkeypatch):
     draw = np.random.default_rng(1)
     src, tgt = draw.integers(5, 60, (2, 100))
     rows = np.arange(100)
     for part in (1, 50, 500, 10**6):
         monkeypatch.setattr(updates, "PART", part)
         chosen = equal_parts(rows, src, tgt, 1, gradients.ALL_FIT)
-        order = np.lexsort((src, tgt))[::-1]
-        work = (src + tgt)[order].cumsum()
-        times = []
-        for count in range(1, 101):
-            number = [sum(work[i] >= work[-1] * k / count for k in range(1, count)) for i in rows]
-            cut = [order[np.array(number) == k] for k in sorted(set(number))]
-            times.append((sum(positions(cut, src, tgt)) + count * part, len(cut)))
-        assert len(chosen) == min(times)[1]
+        assert len(chosen) == fewest_seconds(src, tgt, part)
     halves = equal_parts(rows, src, tgt, 1, max(positions(chosen, src, tgt)))
     assert len(chosen) == 1 and len(halves) > 1
 
 
-def test_joined_batches_make_the_same_update(tmp_path, monkeypatch):
-    found = []
-    for name in ("batch", "auto"):
-        if name == "auto":
-            monkeypatch.setattr(gradients, "joins", lambda settings, device: True)
-        found.append(gradients_of_an_update(make_run(tmp_path / name, dev=0), monkeypatch))
-    assert all(torch.allclose(found[0][key], found[1][key], atol=1e-6) for key in found[0])
-    assert any(not torch.equal(found[0][key], found[1][key]) for key in found[0])
+def test_joined_batches_have_the_same_gradients(tmp_path, monkeypatch):
+    apart = gradients_of_an_update(make_run(tmp_path / "apart", dev=0), monkeypatch)
+    monkeypatch.setattr(gradients, "joins", lambda settings, device: True)
+    joined = gradients_of_an_update(make_run(tmp_path / "joined", dev=0), monkeypatch)
+    assert all(torch.allclose(apart[key], joined[key], atol=1e-6) for key in apart)
+    assert not equal_tensors(apart, joined)
 
 
-def test_only_a_gpu_joins():
+def test_batches_are_joined_on_a_gpu_only():
     for name in ("auto", "batch"):
         settings = TrainSettings(micro_batch=name)
         assert gradients.joins(settings, torch.device("cuda")) == (name == "auto")
         assert not gradients.joins(settings, torch.device("cpu"))
 
 
-def test_the_largest_parts_are_tried_and_their_padding_is_logged(tmp_path, joined, monkeypatch):
+def test_largest_part_is_tried_first_and_padding_is_logged(run, joined, monkeypatch):
     computed, tokens, original = [], [], losses.backward
 
     def noted(logits_of, hidden, batch, *rest):
@@ -101,7 +106,6 @@ def test_the_largest_parts_are_tried_and_their_padding_is_logged(tmp_path, joine
 
     monkeypatch.setattr(losses, "backward", noted)
     monkeypatch.setattr(updates, "PART", 10**6)  # one part an update
-    run = make_run(tmp_path / "run")
     go(run)
     assert len(computed) == 1 + 12
     assert computed[0] == max(computed[1:3])  # of an epoch of two updates and a rest
@@ -109,8 +113,9 @@ def test_the_largest_parts_are_tried_and_their_padding_is_logged(tmp_path, joine
     assert metrics(run, "train")[0]["padding"] == pytest.approx(padding, abs=1e-5) != 0
 
 
-def test_a_continued_training_computes_the_same_parts(tmp_path, joined, monkeypatch):
-    """Also where memory is short at the beginning only."""
+def test_resumed_training_has_the_same_parts_if_memory_was_short_at_first(
+    tmp_path, joined, monkeypatch
+):
     runs = [make_run(tmp_path / name) for name in ("whole", "stopped")]
     with monkeypatch.context() as patch:
         short_of_memory(patch, calls=8)

@@ -1,4 +1,6 @@
-"""Gradients of parameters that are copied and summed at once, beside those of autocast."""
+"""Parameters that are copied to 16 bits, and gradients that are summed, all at once: the same
+gradients as with autocast.
+"""
 
 import pytest
 import torch
@@ -20,8 +22,8 @@ def add_gradients(model, batch):
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_the_gradients_are_those_of_autocast(variant):
-    """Added to those of an earlier batch, up to the rounding of sums; shared weights, too."""
+def test_gradients_equal_those_of_autocast(variant):
+    """Up to the rounding of sums, and added to those of an earlier batch; shared weights, too."""
     model = Case(variant).build(dtype=torch.float32, dropout=0.0).train()
     batch, first = batch_for(model), {}
     for dtype in (None, NARROW):
@@ -40,8 +42,7 @@ def test_the_gradients_are_those_of_autocast(variant):
     assert all(m.copies is None for m in model.modules() if isinstance(m, Linear))
 
 
-def test_layers_read_the_copies():
-    """Autocast casts the output layer alone."""
+def test_layers_read_copies_and_compiled_layers_their_weights():
     model = Case("transformer").build(dtype=torch.float32, tie="none").train()
     for p in model.parameters():
         p.grad = torch.zeros_like(p)
@@ -59,8 +60,8 @@ def test_layers_read_the_copies():
 
 
 @pytest.mark.filterwarnings("error")
-def test_weights_with_hooks_and_computed_weights_have_no_copies():
-    """Such a layer, of somebody's own variant, learns as without copies."""
+def test_weights_with_hooks_and_computed_weights_learn_without_copies():
+    """A user's variant may have such layers."""
     layers = torch.nn.Sequential(*(Linear(4, 4) for _ in range(3)))
     torch.nn.utils.parametrizations.weight_norm(layers[1])
     layers[0].weight.register_hook(lambda gradient: 0 * gradient)
@@ -74,7 +75,7 @@ def test_weights_with_hooks_and_computed_weights_have_no_copies():
     assert all(p.grad.any() for p in layers[1].parameters())
 
 
-def test_an_error_leaves_the_gradients_in_their_places():
+def test_gradients_keep_their_memory_after_an_error():
     model = Case("transformer").build(dtype=torch.float32)
     places = {}
     for p in model.parameters():
