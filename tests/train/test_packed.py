@@ -1,10 +1,11 @@
-"""`train.packed`: which models are packed where, and a training that is the same as a padded one."""
+"""`train.packed`: which models read packed batches on which device, and a packed training that equals
+a padded one.
+"""
 
 import numpy as np
 import pytest
 import torch
 
-from nmtkit.data.documents import documents_file
 from nmtkit.data.store import Store
 from nmtkit.errors import ConfigError
 from nmtkit.models.base import Vocabularies
@@ -20,13 +21,13 @@ from nmtkit.train.stage import train
 from nmtkit.train.state import TrainState
 from tests.models.cases import LOCAL
 from tests.models.contract import Case
-from tests.train.tiny import make_run, metrics, options
+from tests.train.tiny import make_run, mark_documents, metrics, options
 
 PACKED = {"transformer", "transformer-cycle", "enc-dc", "dec-dc", "full-dc", "csan", "pr"}
 PACKED |= {"amn", "context-aware", "han", "concat"}
 
 
-def test_the_models_that_read_packed_batches():
+def test_models_that_read_packed_batches():
     assert {name for name in VARIANTS if Case(name).build().reads_packed} == PACKED
     assert not Case("amn", (("memory_scope", "batch"),)).build().reads_packed
 
@@ -46,17 +47,17 @@ def test_the_models_that_read_packed_batches():
         ("tests.toy_recurrent:ToyRecurrent", "auto", "cuda", "tgt_tokens", 0),
     ],
 )
-def test_what_auto_does(variant, packed, device, unit, multiple):
+def test_multiple_of_packed_rows_by_model_and_device(variant, packed, device, unit, multiple):
     settings = TrainSettings(packed=packed, batch_size=4096, batch_unit=unit)
     assert packed_multiple(Case(variant).build(), settings, device) == multiple
 
 
-def test_a_model_that_mixes_packed_sentences_is_warned_of(tmp_path, monkeypatch, stderr):
+def test_warning_if_a_model_mixes_packed_sentences(run, monkeypatch, stderr):
     def reads_the_word_before(self, x, visible):
         return original(self, x + torch.nn.functional.pad(x, (0, 0, 1, 0))[:, :-1], visible)
 
     model = build_model("transformer", {}, Vocabularies(28, 28, shared=True))
-    store = Store(make_run(tmp_path / "run").prep / "train")
+    store = Store(run.prep / "train")
     warn_of_model("its:Own", model, store)
     assert stderr() == ""
     original = Transformer.through_encoder
@@ -65,7 +66,7 @@ def test_a_model_that_mixes_packed_sentences_is_warned_of(tmp_path, monkeypatch,
     assert f"its:Own: {NOT_PACKED}" in " ".join(stderr().split())
 
 
-def test_a_gpu_without_a_kernel_for_rows_pads_what_has_no_contexts():
+def test_gpu_without_a_row_kernel_packs_models_with_contexts_only():
     models = {name: Case(name).build() for name in ("transformer", "han", "rnnsearch")}
     packed = {
         name: packed_multiple(m, TrainSettings(), "cuda", False) for name, m in models.items()
@@ -77,7 +78,7 @@ def test_a_gpu_without_a_kernel_for_rows_pads_what_has_no_contexts():
     ("kernels", "autocast", "fits"),
     [(object(), torch.bfloat16, True), (object(), None, False), (None, torch.bfloat16, False)],
 )
-def test_a_training_knows_if_the_kernel_fits(kernels, autocast, fits, monkeypatch):
+def test_row_kernel_is_used_in_16_bits_if_it_is_there(kernels, autocast, fits, monkeypatch):
     monkeypatch.setattr(gpu, "_kernels", kernels)
     asked = []
     monkeypatch.setattr(gradients, "packed_multiple", lambda *of: asked.append(of[3]) or 0)
@@ -87,8 +88,7 @@ def test_a_training_knows_if_the_kernel_fits(kernels, autocast, fits, monkeypatc
     assert asked == [fits]
 
 
-def test_a_model_that_cannot_read_them_is_refused(tmp_path):
-    run = make_run(tmp_path / "run", pairs=30, dev=6)
+def test_packed_yes_is_refused_for_a_model_that_cannot_read_packed_batches(run):
     with pytest.raises(ConfigError, match="RNNSearch does not read packed batches") as caught:
         settings = ["train.packed=yes", "train.max_steps=1", "model.d_hidden=16"]
         train(run, variant="rnnsearch", assignments=settings)
@@ -98,21 +98,16 @@ def test_a_model_that_cannot_read_them_is_refused(tmp_path):
     assert "write in it: packs = True" in caught.value.hint
 
 
-def test_a_context_before_its_source_is_not_perturbed():
-    """Its batches are padded then, because a packed source has its context."""
+def test_perturbed_batches_are_padded_if_the_context_is_in_the_source():
     model, settings = Case("concat").build(), TrainSettings(word_dropout=0.1)
     assert packed_multiple(model, settings, "cuda") == 0
     assert packed_multiple(Case("han").build(), settings, "cuda") > 0
 
 
 @pytest.mark.parametrize("variant", ["transformer", "han"])
-def test_a_packed_training_has_the_losses_of_a_padded_one(variant, tmp_path):
-    """Without dropout, whose masks differ; the log counts the positions that fill the rows."""
+def test_packed_training_has_the_losses_of_a_padded_one(variant, tmp_path):
+    """Without dropout, whose masks differ. The log counts the padding of packed rows."""
     runs = [make_run(tmp_path / packed) for packed in ("no", "yes")]
-    for run in runs:
-        starts = documents_file(run.prep, "train")
-        starts.parent.mkdir()
-        starts.write_text("".join(f"{start}\n" for start in range(0, 60, 5)))
     settings = options(
         "train.max_steps=6",
         "train.log_every=1",
@@ -121,12 +116,12 @@ def test_a_packed_training_has_the_losses_of_a_padded_one(variant, tmp_path):
         "model.dropout=0",
     )
     for run in runs:
+        mark_documents(run, "train", range(0, 60, 5))
         train(run, variant=variant, assignments=[*settings, f"train.packed={run.path.name}"])
     padded, packed = (metrics(run, "train", variant) for run in runs)
     assert len(padded) == 6 and padded[-1]["loss"] < padded[0]["loss"]
     for key in ("loss", "grad_norm"):
-        np.testing.assert_allclose(
-            *([line[key] for line in x] for x in (packed, padded)), rtol=1e-4
-        )
+        curves = ([line[key] for line in lines] for lines in (packed, padded))
+        np.testing.assert_allclose(*curves, rtol=1e-4)
     assert all(0 < line["padding"] < 0.5 for line in packed)
     assert [line["padding"] for line in packed] != [line["padding"] for line in padded]

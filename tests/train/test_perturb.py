@@ -1,5 +1,5 @@
-"""Perturbed inputs against the equations of Takase & Kiyono 2021, token by token: which tokens are
-replaced and by what, which never, and that a training resumes bit for bit.
+"""Perturbed inputs, beside the equations of Takase & Kiyono 2021 token by token: which tokens are
+replaced by which, and that a training resumes exactly.
 """
 
 import math
@@ -8,16 +8,13 @@ import pytest
 import torch
 from torch import nn
 
-from nmtkit.data.pairs import GivenPairs
 from nmtkit.errors import ConfigError
 from nmtkit.models.base import Vocabularies
 from nmtkit.models.variants import build_model
 from nmtkit.settings import TrainSettings
 from nmtkit.text.vocabulary import BOS, EOS, PAD, UNK
-from nmtkit.train.gradients import Gradients, Share, seed_everything
+from nmtkit.train.gradients import seed_everything
 from nmtkit.train.perturb import Perturbation, keep_probability, perturbation
-from nmtkit.train.ranks import Ranks
-from nmtkit.train.state import TrainState
 from nmtkit.train.validation import Validator
 from tests.models.contract import SIZES, collate, pairs
 from tests.refused import refused
@@ -39,13 +36,13 @@ def small_model(vocabularies=None, **values):
 
 
 def slow_keep(step, floor, k):
-    """The formula as the paper prints it."""
+    """The probability to keep a token, as the paper prints it (inverse sigmoid decay)."""
     return max(floor, k / (k + math.exp(step / k)))
 
 
 def slow_replaced(ids, keep, size, draw):
-    """Ids after a decision for each word, row by row; `draw` chooses words for the replaced ones in
-    order.
+    """The oracle: ids after a decision for each word, row by row; `draw(words, size)` chooses words
+    for the replaced ones in order.
     """
     chances = torch.rand(ids.shape).tolist()
     rows = ids.tolist()
@@ -72,7 +69,7 @@ def uniformly(words, size):
     return torch.randint(UNK, size, (len(words),)).tolist()
 
 
-def test_the_probability_falls_as_printed_and_never_overflows():
+def test_probability_to_keep_a_token_follows_the_formula_and_never_overflows():
     for k, floor in ((1000.0, 0.9), (2.0, 0.0), (50.0, 0.5)):
         for step in (0, 1, 7, 900, 5000):
             if step / k < 700:
@@ -85,35 +82,35 @@ def test_the_probability_falls_as_printed_and_never_overflows():
 
 
 @pytest.mark.parametrize("word_dropout", [0.0, 0.3])
-def test_inputs_are_those_of_a_loop_over_tokens(word_dropout):
-    """And everything else of a batch is what it was; each side has its own vocabulary."""
+def test_perturbed_inputs_equal_those_of_a_loop_over_tokens(word_dropout):
+    """All else in the batch stays. Each side has its own vocabulary."""
     chosen = settings(replace="uniform", word_dropout=word_dropout)
     model = small_model(Vocabularies(V, V + 9, False))
     batch = collate(pairs(count=8), more=2)
     seed_everything(1, STEP, 0)
-    found = Perturbation(model, chosen).inputs(batch, STEP)
+    perturbed = Perturbation(model, chosen).inputs(batch, STEP)
     seed_everything(1, STEP, 0)
     keep = slow_keep(STEP, 0.0, 2.0)
-    for ids, size, perturbed in (
-        (batch.src, V, found.src),
-        (batch.tgt_in, V + 9, found.tgt_in),
-    ):
+    for side, size in (("src", V), ("tgt_in", V + 9)):
+        ids, found = getattr(batch, side), getattr(perturbed, side)
         rows = slow_replaced(ids, keep, size, uniformly)
         rows = slow_left_out(rows, word_dropout) if word_dropout else rows
-        assert perturbed.tolist() == rows != ids.tolist()
-        assert bool((perturbed == -1).any()) == bool(word_dropout)
-    untouched = [key for key in vars(batch) if key not in ("src", "tgt_in")]
-    assert all(getattr(found, key) is getattr(batch, key) for key in untouched)
+        assert found.tolist() == rows != ids.tolist()
+        assert bool((found == -1).any()) == bool(word_dropout)
+    others = vars(batch).keys() - {"src", "tgt_in"}
+    assert all(getattr(perturbed, key) is getattr(batch, key) for key in others)
     assert batch.src.tolist() == collate(pairs(count=8), more=2).src.tolist()
 
 
-def shares(drawn, size):
-    return [drawn.count(word) / len(drawn) for word in range(size)]
+def odds_of_words(table, word, kind):
+    """Uniform, or softmax(E·e_x) times a constant, over words; 0 for special symbols."""
+    products = [sum(a * b for a, b in zip(row, table[word], strict=True)) for row in table]
+    odds = [math.exp(product) if kind == "similar" else 1.0 for product in products]
+    return [0.0] * UNK + odds[UNK:]
 
 
 @pytest.mark.parametrize("kind", ["uniform", "similar"])
-def test_words_are_drawn_with_their_probabilities(kind):
-    """Uniformly from all words, or from softmax(E·e_x), over words; never a special symbol."""
+def test_replacements_are_drawn_with_their_probabilities(kind):
     model = small_model(d_model=4, heads=1)
     table = model.src_embedder.table.weight.detach().mul_(3)
     count, word = 40_000, 7
@@ -121,27 +118,12 @@ def test_words_are_drawn_with_their_probabilities(kind):
     seed_everything(1, 1, 1)
     batch = collate([([word] * 200 + [EOS], [word, EOS])] * (count // 200))
     drawn = perturb.inputs(batch, 10**6).src[:, :-1].flatten().tolist()  # nothing is kept
-    odds = [0.0] * V
-    for other in range(UNK, V):
-        product = sum(a * b for a, b in zip(table[other], table[word], strict=True))
-        odds[other] = math.exp(product) if kind == "similar" else 1.0
-    for share, odd in zip(shares(drawn, V), odds, strict=True):
+    odds = odds_of_words(table.tolist(), word, kind)
+    for other, odd in enumerate(odds):
         expected = odd / sum(odds)
         error = 5 * math.sqrt(expected * (1 - expected) / count)
-        assert abs(share - expected) <= error
-    assert max(odds) > (3 if kind == "similar" else 0) * min(odds[UNK:])  # it could be told apart
-
-
-def test_a_sentence_keeps_its_form():
-    """Where a sentence begins, ends and is padded, even if every word is replaced and left out."""
-    chosen = settings(replace="similar", word_dropout=0.9)
-    batch = collate(pairs(count=8), more=2)
-    seed_everything(1, 1, 1)
-    found = Perturbation(small_model(), chosen).inputs(batch, 10**6)
-    for before, after in ((batch.src, found.src), (batch.tgt_in, found.tgt_in)):
-        special = before <= EOS
-        assert torch.equal(before[special], after[special])
-        assert bool(((after > EOS) | (after == -1))[~special].all())
+        assert abs(drawn.count(other) / count - expected) <= error
+    assert kind == "uniform" or max(odds) > 3 * min(odds[UNK:])  # so "uniform" would fail
 
 
 # In a training
@@ -158,10 +140,8 @@ STRONG = ("train.replace_keep=0.5", "train.replace_decay=1")
 BOTH = ("train.replace=similar", *STRONG, "train.word_dropout=0.2")
 
 
-def test_nothing_but_replaced_tokens_changes_an_update(tmp_path):
-    """Without settings, and with a perturbation that keeps all tokens, weights have the same bits;
-    a perturbation that keeps half of them gives others.
-    """
+def test_perturbation_that_keeps_all_tokens_does_not_change_the_training(tmp_path):
+    """A perturbation that replaces some of them does."""
     given = {
         "off": (),
         "kept": ("train.replace=uniform", "train.replace_keep=1"),
@@ -179,17 +159,16 @@ def test_nothing_but_replaced_tokens_changes_an_update(tmp_path):
     assert len(set(weights)) == 4
 
 
-def test_stopped_and_continued_is_as_if_never_stopped(tmp_path, monkeypatch):
-    whole, stopped = make_run(tmp_path / "whole"), make_run(tmp_path / "stopped")
+def test_stopped_training_with_perturbation_resumes_exactly(run, tmp_path, monkeypatch):
+    whole = make_run(tmp_path / "whole")
     go(whole, *BOTH)
-    stop(monkeypatch, 3, go, stopped, *BOTH)
-    go(stopped, *BOTH)
-    assert outcome(stopped) == outcome(whole)
+    stop(monkeypatch, 3, go, run, *BOTH)
+    go(run, *BOTH)
+    assert outcome(run) == outcome(whole)
 
 
-def test_validation_reads_what_is_written(tmp_path, monkeypatch):
-    """Of a model with a perturbation, the loss on the development set is that without one."""
-    run, calls, losses = make_run(tmp_path / "run"), [], []
+def test_validation_is_not_perturbed(run, monkeypatch):
+    calls, losses = [], []
     inputs, measure = Perturbation.inputs, Validator._loss
     monkeypatch.setattr(
         Perturbation, "inputs", lambda *args: calls.append(args[2]) or inputs(*args)
@@ -207,37 +186,6 @@ def test_validation_reads_what_is_written(tmp_path, monkeypatch):
     assert len(losses) == 2 and all(first == second for first, second in losses)
 
 
-class Second(Ranks):
-    """The second of two ranks."""
-
-    rank, world = 1, 2
-
-
-class First(Second):
-    """The first of two ranks."""
-
-    rank = 0
-
-
-def test_processes_make_the_update_of_one(tmp_path):
-    """A micro-batch is perturbed by its place in the update, whichever rank computes it."""
-    store = GivenPairs(*zip(*pairs(count=12), strict=True))
-    update = [torch.arange(i, i + 3).numpy() for i in (0, 3, 6, 9)]
-
-    def gradient(ranks):
-        model = small_model()
-        chosen = settings(replace="similar", word_dropout=0.2)
-        autocast = {"device_type": "cpu", "enabled": False}
-        gradients = Gradients(model, store, chosen, autocast, TrainState(), ranks)
-        parts = ranks.share(list(enumerate(gradients.parts(update))))
-        gradients.add(Share(parts), STEP, 30)
-        return torch.cat([p.grad.flatten() for p in model.parameters()])
-
-    alone, shares = gradient(Ranks()), [gradient(First()), gradient(Second())]
-    torch.testing.assert_close(sum(shares), alone, rtol=1e-12, atol=1e-14)
-    assert not torch.allclose(shares[0], shares[1])
-
-
 # Wrong inputs
 
 
@@ -250,8 +198,8 @@ def test_processes_make_the_update_of_one(tmp_path):
         ("train.word_dropout=1", "bad value for 'train.word_dropout'"),
     ],
 )
-def test_bad_settings_name_the_key(tmp_path, assignment, message):
-    refused(ConfigError, message, go, make_run(tmp_path / "run"), assignment)
+def test_error_of_a_bad_setting_names_its_key(run, assignment, message):
+    refused(ConfigError, message, go, run, assignment)
 
 
 class OneHot(nn.Module):
@@ -269,7 +217,7 @@ class OneHot(nn.Module):
     ("values", "key"),
     [({"replace": "similar"}, "train.replace"), ({"word_dropout": 0.1}, "train.word_dropout")],
 )
-def test_a_model_without_lookups_is_refused(values, key):
+def test_model_that_reads_words_without_a_lookup_is_refused(values, key):
     model = small_model()
     model.tgt_embedder = OneHot(model.tgt_embedder.table)
     caught = refused(

@@ -1,5 +1,5 @@
-"""What stays float32 when a model is trained in bfloat16: sums, exponentials and everything that
-lives longer than a step.
+"""What stays in float32 when a model is trained in bfloat16: sums, exponentials, and everything that
+lives longer than an update.
 """
 
 from collections import defaultdict
@@ -10,29 +10,18 @@ import torch
 from safetensors.torch import load_file
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from nmtkit.data.batches import collate
-from nmtkit.data.store import Store
-from nmtkit.models import loading
-from nmtkit.models.variants import build_model
-from nmtkit.train import loss as losses
-from nmtkit.train.gradients import seed_everything
+from nmtkit.data.pairs import GivenPairs
+from nmtkit.settings import TrainSettings
+from nmtkit.train.gradients import Gradients, Share
 from nmtkit.train.stage import train
+from nmtkit.train.state import TrainState
+from tests.models.contract import Case, pairs
 from tests.train.tiny import last, make_run, options
 
-SIZES = {
-    "d_model": 16,
-    "d_ff": 32,
-    "heads": 2,
-    "encoder_layers": 2,
-    "decoder_layers": 2,
-    "dropout": 0.1,
-    "attention_dropout": 0.1,
-}
 
-
-class Watched(TorchDispatchMode):
-    """Notes the number types of what goes into and comes out of every operation of torch,
-    forwards and backwards.
+class NumberTypes(TorchDispatchMode):
+    """Records the number types of arguments and results of every operation of torch, forwards and
+    backwards, and the relative errors of every softmax.
     """
 
     def __init__(self):
@@ -61,7 +50,7 @@ def run(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def watched(run):
+def recorded(run):
     """A training of three updates, of several micro-batches each."""
     settings = options(
         "train.max_steps=3",
@@ -70,14 +59,14 @@ def watched(run):
         "train.validate_every=100",
         "model.norm=post",
     )
-    with Watched() as seen:
+    with NumberTypes() as recorder:
         train(run, assignments=settings)
-    return seen
+    return recorder
 
 
-def test_matrix_products_with_weights_are_bfloat16(watched):
+def test_matrix_products_with_weights_are_in_bfloat16(recorded):
     for name in ("addmm", "mm"):
-        assert torch.bfloat16 in watched.types[name], name
+        assert torch.bfloat16 in recorded.types[name], name
 
 
 @pytest.mark.parametrize(
@@ -92,49 +81,37 @@ def test_matrix_products_with_weights_are_bfloat16(watched):
         "_fused_adamw_",  # weights, gradients, moments
     ],
 )
-def test_all_else_is_float32(watched, name):
-    assert watched.types[name] == {torch.float32}
+def test_operation_stays_in_float32_under_bf16(recorded, name):
+    assert recorded.types[name] == {torch.float32}
 
 
-def test_softmax_is_float32(watched):
-    """The output layer's, and attention's."""
-    assert {dtype for dtype, _ in watched.softmax_errors} == {torch.float32}
-    assert max(error for _, error in watched.softmax_errors) < 1e-6
+def test_softmax_stays_in_float32_under_bf16(recorded):
+    """The softmax of the output layer, and of attention."""
+    assert {dtype for dtype, _ in recorded.softmax_errors} == {torch.float32}
+    assert max(error for _, error in recorded.softmax_errors) < 1e-6
 
 
-def test_what_is_stored_is_float32(watched, run):
+def test_checkpoint_is_in_float32(recorded, run):
     for name in ("model.safetensors", "optimizer.safetensors"):
         assert {tensor.dtype for tensor in load_file(last(run) / name).values()} == {torch.float32}
 
 
-def gradients(model, store, micro_batches):
-    model.zero_grad()
-    for micro, rows in micro_batches:
-        seed_everything(1, 1, micro)
-        batch = collate(store, rows)
-        with torch.autocast("cpu", torch.bfloat16):
-            hidden, _ = model.decode(batch.tgt_in, model.encode(batch))
-
-        def logits(x):
-            with torch.autocast("cpu", torch.bfloat16):
-                return model.logits(x)
-
-        losses.backward(logits, hidden, batch, 0.1, 1 / 100, 512)
-    return {name: p.grad.clone() for name, p in model.named_parameters()}
+BFLOAT16 = {"device_type": "cpu", "dtype": torch.bfloat16, "enabled": True}
 
 
-@pytest.fixture
-def model(run):
-    torch.manual_seed(1)
-    return build_model("transformer", SIZES, loading.vocabulary_sizes(run)).train()
+def test_gradients_of_micro_batches_are_summed_in_float32():
+    """A bfloat16 sum of these sixteen would be off by half a percent."""
+    model = Case("transformer").build(dtype=torch.float32, dropout=0.1, attention_dropout=0.1)
+    store = GivenPairs(*zip(*pairs(48), strict=True))
+    computer = Gradients(model, store, TrainSettings(), BFLOAT16, TrainState())
 
+    def gradients(parts):
+        model.zero_grad()
+        computer.add(Share(parts), 1, 100)
+        return {name: p.grad.clone() for name, p in model.named_parameters()}
 
-def test_gradients_of_micro_batches_are_summed_in_float32(run, model):
-    """Sixteen of them: a bfloat16 sum would be off by half a percent."""
-    store = Store(run.prep / "train")
     parts = [(i, np.arange(3 * i, 3 * i + 3)) for i in range(16)]
-    total = gradients(model, store, parts)
-    single = [gradients(model, store, [part]) for part in parts]
+    total, single = gradients(parts), [gradients([part]) for part in parts]
     for name, gradient in total.items():
         assert gradient.dtype == torch.float32
         wanted = sum(g[name].double() for g in single)
