@@ -1,8 +1,8 @@
-"""Trains in a child process and kills it after as many seconds as each line of stdin says (`cpu
-0.5`: of processor time, for a busy machine); prints how it ended (0, or minus the signal).
+"""Train in a child process and kill it after as many seconds as a line of stdin says (`cpu 0.5`: of
+processor time, for a busy machine); print its exit code (minus the signal). Again for each line.
 
-Imports torch and sacremoses once, which takes a second, and forks. No torch operation runs before
-the fork, so no thread is lost in it.
+The parent imports torch and sacremoses once, which takes a second, and forks. No torch operation
+runs before the fork, so no thread is lost in it.
 """
 
 import os
@@ -29,19 +29,17 @@ def child(run: Path, assignments: list[str]) -> int:
 
 
 def processor_time(pid: int) -> float:
-    """Seconds of processor time that a process has used."""
-    fields = (
-        Path(f"/proc/{pid}/stat").read_text("ascii", errors="replace").rpartition(")")[2].split()
-    )
+    """Return the seconds of processor time that a process has used."""
+    text = Path(f"/proc/{pid}/stat").read_text("ascii", errors="replace")
+    fields = text.rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def main() -> None:
     run, assignments = Path(sys.argv[1]), sys.argv[2:]
     for line in sys.stdin:
-        clock = processor_time if line.startswith("cpu") else lambda pid: time.monotonic()
         end = float(line.removeprefix("cpu"))
-        if clock is not processor_time:
+        if not line.startswith("cpu"):
             end += time.monotonic()
         pid = os.fork()
         if pid == 0:
@@ -51,7 +49,7 @@ def main() -> None:
             done, found = os.waitpid(pid, os.WNOHANG)
             if done:
                 status = found
-            elif clock(pid) >= end:
+            elif (processor_time(pid) if line.startswith("cpu") else time.monotonic()) >= end:
                 os.kill(pid, signal.SIGKILL)
                 end = float("inf")
             else:

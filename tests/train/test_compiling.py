@@ -1,5 +1,5 @@
-"""`--compile`: the losses of the model as it is written, few graphs whatever the shapes, an
-early word where it cannot work.
+"""`--compile`: the losses of the eager model, few graphs for all shapes, and an early error if there
+is no compiler.
 """
 
 import copy
@@ -11,13 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from nmtkit.data.batches import collate
-from nmtkit.data.store import Store
 from nmtkit.errors import ConfigError
-from nmtkit.models import csan, loading
+from nmtkit.models import csan
 from nmtkit.models.lookups import WordsWithoutVector
-from nmtkit.models.variants import build_model
-from nmtkit.nn import cpu
 from nmtkit.nn.capture import capture
 from nmtkit.nn.loops import compile_steps
 from nmtkit.train import compiling
@@ -25,30 +21,21 @@ from nmtkit.train import loss as losses
 from nmtkit.train.divergence import first_not_finite
 from nmtkit.train.gradients import seed_everything
 from nmtkit.train.stage import train
-from tests.models import contract
 from tests.models.cases import DISTINCT
+from tests.models.contract import Case, batch_for, full, loss_of, packed_for, pairs
 from tests.processes import python
 from tests.refused import refused
+from tests.train.test_waits import emulate
 from tests.train.tiny import make_run, metrics, options
-
-SIZES = {
-    "d_model": 16,
-    "d_ff": 32,
-    "heads": 2,
-    "encoder_layers": 1,
-    "decoder_layers": 1,
-    "dropout": 0.1,
-    "activation_dropout": 0.1,
-}
 
 
 @pytest.fixture(autouse=True)
 def no_graphs(monkeypatch):
-    """Start and end without compiled graphs.
+    """Start and end without compiled graphs, and trace faster than by default.
 
-    Tracing keeps no results of operations on symbolic shapes: keeping them takes a fifth of its
-    time. It collects no garbage after a graph either: a test process holds a great deal. It prepares
-    no records of its traces, which nobody writes.
+    Tracing does not cache operations on symbolic shapes, which takes a fifth of its time, collects
+    no garbage after a graph, of which a test process has much, and prepares no records for a trace
+    log.
     """
     torch._dynamo.reset()
     monkeypatch.setattr(logging.getLogger("torch.__trace"), "handlers", [])
@@ -58,65 +45,58 @@ def no_graphs(monkeypatch):
     torch._dynamo.reset()
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    return make_run(tmp_path_factory.mktemp("compiling") / "run")
+def traced(graphs):
+    """A backend that records the graphs, and traces the operations forwards and backwards."""
+    trace = torch._dynamo.lookup_backend("aot_eager")
+    return lambda graph, inputs: graphs.append(graph) or trace(graph, inputs)
 
 
-def counting(graphs):
-    """The backend that leaves a graph's operations as they are, forwards and backwards, and
-    counts the graphs.
-    """
-    whole = torch._dynamo.lookup_backend("aot_eager")
-
-    def backend(graph, inputs):
-        graphs.append(graph)
-        return whole(graph, inputs)
-
-    return backend
-
-
-def kept(graphs):
-    """The backend that counts the graphs and runs them as they are."""
+def recorded(graphs):
+    """A backend that records the graphs, and runs them as they are."""
     return lambda graph, inputs: graphs.append(graph) or graph
 
 
-def test_compiled_and_eager_training_have_the_same_losses(run):
-    store = Store(run.prep / "train")
-    torch.manual_seed(1)
-    eager = build_model("transformer", SIZES, loading.vocabulary_sizes(run)).train()
-    compiled = copy.deepcopy(eager)
-    graphs = []
-    compiling.compile_training(compiled, collate(store, np.arange(2)), counting(graphs))
-    optimizers = [torch.optim.SGD(model.parameters(), lr=0.5) for model in (eager, compiled)]
-    draw, shapes, curves = np.random.default_rng(0), set(), ([], [])
+def build(variant="transformer", dtype=torch.float32, **sizes):
+    return Case(variant).build(dtype=dtype, dropout=0.1, **sizes).train()
+
+
+ONE_LAYER = {"encoder_layers": 1, "decoder_layers": 1}
+
+
+def test_compiled_and_eager_training_have_the_same_losses():
+    eager = build(activation_dropout=0.1, **ONE_LAYER)
+    compiled, graphs, shapes, curves = copy.deepcopy(eager), [], set(), ([], [])
+    compiling.compile_training(compiled, batch_for(eager), recorded(graphs))
+    models = [(m, torch.optim.SGD(m.parameters(), lr=0.5)) for m in (eager, compiled)]
     for step in range(10):
-        batch = collate(store, draw.choice(60, 3 + step, replace=False))
+        batch = batch_for(eager, pairs(3 + step, seed=step, longest=8))
         shapes.add((*batch.src.shape, batch.tgt_in.size(1)))
-        for model, optimizer, curve in zip((eager, compiled), optimizers, curves, strict=True):
+        for (model, optimizer), curve in zip(models, curves, strict=True):
             seed_everything(1, step, 0)  # the same masks
             hidden, _ = model.decode(batch.tgt_in, model.encode(batch))
-            tokens = int(batch.tgt_lengths.sum())
-            curve.append(
-                float(losses.backward(model.logits, hidden, batch, 0.1, 1 / tokens, 512)[0])
-                / tokens
-            )
+            scale = 1 / int(batch.tgt_lengths.sum())
+            curve.append(losses.backward(model.logits, hidden, batch, 0.1, scale, 512)[0] * scale)
             optimizer.step()
             optimizer.zero_grad()
     np.testing.assert_allclose(curves[1], curves[0], rtol=1e-5)
     assert curves[0][-1] < curves[0][0] - 0.1  # the gradients took part
     # Ten shapes; one graph a verb, one more where the sources of a batch are all of one length.
-    assert len(shapes) == 10
-    assert 2 <= len(graphs) <= 4
-    graphs.clear()
-    compiled.eval()
-    with capture() as seen:  # in evaluation the model runs as it is written
-        compiled.decode(batch.tgt_in, compiled.encode(batch))
-    assert seen and not graphs
+    assert len(shapes) == 10 and 2 <= len(graphs) <= 4
+
+
+def test_compiled_model_runs_eagerly_in_evaluation_and_when_a_fault_is_searched():
+    model, batch, graphs = build(), batch_for(build()), []
+    compiling.compile_training(model, batch, recorded(graphs))
+    with capture() as captured:
+        full(model.eval(), batch)
+    assert captured
     with torch.no_grad():
-        compiled.train().encoder[0].feed_forward.inner.weight.fill_(torch.nan)
-    cause = first_not_finite(compiled, lambda: compiled.encode(batch))
+        model.train().encoder[0].feed_forward.inner.weight.fill_(torch.nan)
+    cause = first_not_finite(model, lambda: model.encode(batch))
     assert cause == "output of encoder.0.feed_forward.inner"
+    assert not graphs
+    model.encode(batch)
+    assert graphs
 
 
 def steps_alone(model, example, backend):
@@ -127,36 +107,24 @@ def steps_alone(model, example, backend):
 @pytest.mark.parametrize(
     ("variant", "compile_model", "backend"),
     [
-        ("caru", steps_alone, counting),
-        ("gru-inv", steps_alone, counting),
-        ("rnnsearch", compiling.compile_training, kept),
+        ("caru", steps_alone, traced),
+        ("gru-inv", steps_alone, traced),
+        ("rnnsearch", compiling.compile_training, recorded),
     ],
 )
 def test_compiled_steps_of_a_loop_have_the_same_gradients(variant, compile_model, backend):
-    eager = contract.Case(variant).build(dtype=torch.float64, dropout=0.1).train()
-    compiled, graphs = copy.deepcopy(eager), []
-    example = contract.batch_for(eager, contract.pairs())
-    compile_model(compiled, example, backend(graphs))
-    counts = []
+    eager = build(variant, torch.float64)
+    compiled, graphs, counts = copy.deepcopy(eager), [], []
+    compile_model(compiled, batch_for(eager), backend(graphs))
     for count, longest in [(5, 7), (4, 12)]:
-        batch = contract.batch_for(eager, contract.pairs(count, longest=longest))
+        batch = batch_for(eager, pairs(count, longest=longest))
         gradients = []
         for model in (eager, compiled):
             seed_everything(1, count, 0)
-            loss = contract.loss_of(model, batch)
-            gradients.append(torch.autograd.grad(loss, list(model.parameters())))
-        for found, expected in zip(*gradients, strict=True):
-            torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
+            gradients.append(torch.autograd.grad(loss_of(model, batch), list(model.parameters())))
+        torch.testing.assert_close(*gradients, rtol=1e-10, atol=1e-12)
         counts.append(len(graphs))
     assert counts[1] == counts[0] > 0  # no graph for another shape
-
-
-@pytest.fixture
-def as_on_a_gpu(monkeypatch):
-    """Take the paths that a GPU takes, on a CPU."""
-    monkeypatch.setattr(cpu, "writes_attention_out", lambda q, k: False)
-    monkeypatch.setattr(cpu, "row_multiple", lambda device: 1)
-    monkeypatch.setattr(cpu, "dropout", lambda x, p: torch.dropout(x, p, True))
 
 
 # Two graphs, one a verb, are enough. A loop over time cuts a verb in two, and `amn` has several.
@@ -171,34 +139,26 @@ COVERED = {"transformer", "transformer-cycle", "concat", "gatt"}
 
 
 @pytest.mark.parametrize("variant", sorted({*DISTINCT} - COVERED))
-def test_a_gpu_gets_the_same_graphs_for_all_shapes(variant, as_on_a_gpu, monkeypatch):
+def test_all_shapes_share_few_graphs_on_a_gpu(variant, monkeypatch):
     """Nothing breaks a graph but the loops that are left out on purpose. Batches are packed if the
     model reads that, as on a GPU.
     """
-    recurrent = variant in {"rnnsearch", "caru"}
-    layers = {} if recurrent else {"encoder_layers": 1, "decoder_layers": 1}
+    emulate(monkeypatch)
+    layers = {} if variant in {"rnnsearch", "caru"} else ONE_LAYER
     if (
         variant == "csan"
-    ):  # as on a GPU, a row has many blocks, and no window is wider than a sentence
+    ):  # as on a GPU, a row has many blocks, and a sentence is wider than a window
         monkeypatch.setattr(csan, "BLOCK", 32)
-        layers["window"] = 3
-    model = contract.Case(variant).build(dtype=torch.float32, dropout=0.1, **layers).train()
-    samples = [
-        contract.pairs(rows, seed=rows, longest=longest)
+        layers = ONE_LAYER | {"window": 3}
+    model, graphs, counts = build(variant, **layers), [], []
+    make_batch = partial(packed_for, multiple=9) if model.reads_packed else batch_for
+    batches = [
+        make_batch(model, pairs(rows, seed=rows, longest=longest))
         for rows, longest in [(5, 7), (6, 9), (8, 12), (4, 5), (9, 14)]
     ]
-    packed = model.reads_packed
-    batches = [
-        contract.packed_for(model, sample, multiple=9)
-        if packed
-        else contract.batch_for(model, sample)
-        for sample in samples
-    ]
-    graphs = []
-    compiling.compile_training(model, batches[0], kept(graphs))
+    compiling.compile_training(model, batches[0], recorded(graphs))
     breaks = torch._dynamo.utils.counters["graph_break"]
     breaks.clear()
-    counts = []
     for batch in batches:
         model.decode(batch.tgt_in, model.encode(batch))
         counts.append(len(graphs))
@@ -207,12 +167,9 @@ def test_a_gpu_gets_the_same_graphs_for_all_shapes(variant, as_on_a_gpu, monkeyp
     assert counts[-1] <= GRAPHS.get(variant, 2)
 
 
-def test_words_left_out_have_no_vector_in_a_compiled_model(run):
-    torch.manual_seed(1)
-    sizes = SIZES | {"dropout": 0.0, "activation_dropout": 0.0, "encoder_layers": 0}
-    eager = build_model("transformer", sizes, loading.vocabulary_sizes(run)).train()
-    compiled = copy.deepcopy(eager)
-    batch = collate(Store(run.prep / "train"), np.arange(5))
+def test_left_out_words_have_no_vector_in_a_compiled_model():
+    eager = Case("transformer").build(encoder_layers=0).train()
+    compiled, batch = copy.deepcopy(eager), batch_for(eager)
     compiling.compile_training(compiled, batch, "eager")
     src = batch.src.clone()
     src[2, 0] = -1
@@ -224,12 +181,12 @@ def test_words_left_out_have_no_vector_in_a_compiled_model(run):
 
 
 def test_a_training_with_a_real_compiler(tmp_path):
-    """The stage with --compile and without: the same curve, not the same bits.
+    """A training with --compile has the curve of one without, but not the same bits.
 
-    Every kernel costs seconds of g++ where none is cached: so batches that are all padded, which
-    are one graph a verb (the first test has the others), and dropout, at which kernels end, in one
-    place of the only layer. Without vectors, torch need not try what the processor has; with one
-    thread, it starts no processes.
+    Every kernel costs seconds of g++ where none is cached. So all batches are padded, which makes
+    one graph a verb (the first test has the others), and dropout, at which kernels end, is in one
+    place of the only layer. Without vector instructions, torch does not test the processor; with
+    one thread, it starts no processes.
     """
     from torch._inductor import config
 
@@ -241,7 +198,6 @@ def test_a_training_with_a_real_compiler(tmp_path):
         "train.validate_every=100",
         "train.batch_size=250",
         "model.encoder_layers=0",
-        "model.decoder_layers=1",
         "model.dropout=0",
         "model.activation_dropout=0.1",
     )
@@ -253,7 +209,7 @@ def test_a_training_with_a_real_compiler(tmp_path):
     np.testing.assert_allclose(compiled, eager, rtol=1e-5)
 
 
-def test_without_a_compiler_it_ends_before_it_begins(run, monkeypatch):
+def test_missing_compiler_is_an_error_before_the_training(run, monkeypatch):
     from torch._inductor import config
 
     monkeypatch.setattr(config.cpp, "cxx", (None, "no-such-compiler"))
@@ -265,10 +221,8 @@ def test_without_a_compiler_it_ends_before_it_begins(run, monkeypatch):
     assert not run.system("transformer").checkpoints.exists()
 
 
-def test_no_training_loads_the_compiler(run):
-    """Loading it takes a second, and only --compile needs it; the recurrent models have loops
-    that it must leave alone.
-    """
+def test_training_without_compile_does_not_import_the_compiler(run):
+    """The import takes a second. The recurrent models have loops that --compile treats apart."""
     sizes = ["model.d_hidden=8", "model.d_embedding=8", "train.max_steps=2"]
     code = (
         "import sys, pathlib, nmtkit.run, nmtkit.train.stage, nmtkit.models.caru\n"

@@ -10,6 +10,7 @@ from nmtkit.errors import ConfigError
 from nmtkit.models import checkpoints, loading
 from nmtkit.train import loop
 from nmtkit.train.ema import RAW, Averages
+from tests.faults.trainings import fail
 from tests.train.test_resume import outcome, stop
 from tests.train.tiny import (
     equal_tensors,
@@ -102,17 +103,10 @@ def test_skipped_update_does_not_change_the_average():
 
 
 def test_averages_are_the_same_if_memory_is_short_once(averaged, run, monkeypatch):
-    subtract, calls = torch._foreach_sub, []
-
-    def short_of_memory(*arguments):
-        calls.append(None)
-        if len(calls) == 5:
-            raise torch.OutOfMemoryError("CUDA out of memory.")
-        return subtract(*arguments)
-
-    monkeypatch.setattr(torch, "_foreach_sub", short_of_memory)
+    error = torch.OutOfMemoryError("CUDA out of memory.")
+    calls = fail(monkeypatch, torch, "_foreach_sub", error, {5})
     go(run, EMA)
-    assert len(calls) == 13 and equal_tensors(saved_weights(averaged), saved_weights(run))
+    assert calls == [13] and equal_tensors(saved_weights(averaged), saved_weights(run))
 
 
 def test_validation_and_later_stages_use_the_averages(averaged, plain, run):

@@ -1,5 +1,5 @@
-"""`--match-parameters`: the width whose number of parameters is closest to another system's, and how
-such a system is stored and resumed.
+"""`--match-parameters`: the width whose number of parameters is closest to that of another system,
+and how such a system is stored and resumed.
 """
 
 import pytest

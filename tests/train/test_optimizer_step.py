@@ -1,5 +1,5 @@
-"""float16: gradients beside those of float32, overflows that are computed again, and the scale over
-stops, processes and machines.
+"""Training in float16: gradients equal those of float32, updates that overflow are computed again
+with a lower loss scale, and the scale survives stops and is that of all ranks.
 """
 
 import math
@@ -14,7 +14,7 @@ from nmtkit.errors import TrainingDiverged
 from nmtkit.nn import hardware
 from nmtkit.train import optimizer
 from nmtkit.train.gradients import Gradients, autocast_arguments
-from tests.train.test_ranks import Together, arguments, largest_difference, weights
+from tests.train.test_ranks import largest_difference, train_in_ranks, weights
 from tests.train.test_resume import outcome, stop
 from tests.train.tiny import make_run, metrics, options, state_of, trainer
 
@@ -78,7 +78,7 @@ def with_scaler(patch, **values):
     patch.setattr(optimizer, "GradScaler", partial(GradScaler, **values))
 
 
-def test_gradients_are_those_of_float32_and_small_ones_only_with_the_scale(run, monkeypatch):
+def test_gradients_equal_those_of_float32_and_small_ones_need_the_loss_scale(run, monkeypatch):
     wanted, norm = gradients_of_first_update(monkeypatch, run, "train.precision=float32")
     found, scaled_norm = gradients_of_first_update(monkeypatch, run)
     assert distance(found, wanted) < 4e-3 and scaled_norm == pytest.approx(norm, rel=4e-3)
@@ -94,10 +94,8 @@ def test_gradients_are_those_of_float32_and_small_ones_only_with_the_scale(run, 
         assert distance(gradients_of_first_update(patch, run)[0], small) > 0.9
 
 
-def test_the_update_is_computed_again_as_with_the_lower_scale_from_the_start(
-    run, tmp_path, monkeypatch
-):
-    """Weights, averages, moments, learning rates and curve are equal to the bit."""
+def test_overflowing_update_is_computed_again_with_a_lower_scale(run, tmp_path, monkeypatch):
+    """As if the training had started with that scale, to the bit."""
     with monkeypatch.context() as patch:
         divisors = overflowing(patch, {1}, times=2)
         go(run)
@@ -121,7 +119,7 @@ def test_the_update_is_computed_again_as_with_the_lower_scale_from_the_start(
 
 
 @pytest.mark.parametrize("call", [3, 7])
-def test_stopped_and_continued_is_as_if_never_stopped(call, tmp_path, monkeypatch):
+def test_stopped_training_in_float16_resumes_exactly(call, tmp_path, monkeypatch):
     """The scale doubles after three updates without an overflow."""
     with_scaler(monkeypatch, growth_interval=3)
     found = []
@@ -142,14 +140,14 @@ def test_stopped_and_continued_is_as_if_never_stopped(call, tmp_path, monkeypatc
     assert found[0]["state"]["overflows"] == 2
 
 
-def test_a_gradient_that_no_scale_mends_ends_the_training(run, monkeypatch):
+def test_gradient_that_overflows_with_every_scale_ends_the_training(run, monkeypatch):
     divisors = overflowing(monkeypatch, range(3, 10), times=99)
     with pytest.raises(TrainingDiverged, match="5 updates in a row, up to step 7"):
         go(run)
     assert [len(divisors[step]) for step in range(1, 8)] == [1, 1, 17, 1, 1, 1, 1]
 
 
-def test_a_loss_that_is_not_finite_is_skipped_at_once(run, monkeypatch):
+def test_update_with_a_loss_that_is_not_finite_is_skipped_at_once(run, monkeypatch):
     original, calls = Gradients.compute, []
 
     def compute(self, update, step, divisor, *more):
@@ -168,7 +166,7 @@ def test_a_loss_that_is_not_finite_is_skipped_at_once(run, monkeypatch):
 
 
 def overflow_in_the_second_rank():
-    """In its share of update 3, when it is first computed."""
+    """Let its share of update 3 overflow, when it is first computed."""
     original, seen = Gradients.add, []
 
     def add(self, parts, step, divisor, *more):
@@ -181,20 +179,18 @@ def overflow_in_the_second_rank():
     Gradients.add = add
 
 
-def test_an_overflow_of_one_rank_is_one_of_all(run, tmp_path, monkeypatch):
+def test_overflow_in_one_rank_lowers_the_scale_of_all(run, tmp_path, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    states = []
     for name, before in (("calm", None), ("overflow", overflow_in_the_second_rank)):
-        argv = arguments(run, "train.precision=float16", name=name)
-        Together(tmp_path / name, 2, argv, before=before).ended(0, 0)
-        states.append(state_of(run, name))
+        train_in_ranks(tmp_path, run, 2, "train.precision=float16", name=name, before=before)
+    states = [state_of(run, name) for name in ("calm", "overflow")]
     assert [state["overflows"] for state in states] == [0, 1]
     assert [state["scaler"]["scale"] for state in states] == [2**16, 2**15]
     assert all(state["step"] == 6 and not state["skipped"] for state in states)
     assert largest_difference(weights(run, "calm", 6), weights(run, "overflow", 6)) < 1e-5
 
 
-def test_other_precisions_have_no_scale(run, monkeypatch):
+def test_float32_has_no_loss_scale(run, monkeypatch):
     divisors = overflowing(monkeypatch, {2})
     go(run, "train.precision=float32")
     assert state_of(run)["scaler"] == {} and state_of(run)["overflows"] == 0
@@ -211,15 +207,15 @@ def test_other_precisions_have_no_scale(run, monkeypatch):
         (False, (6, 1), "float32"),
     ],
 )
-def test_the_gpu_decides(bfloat16, capability, precision, monkeypatch):
+def test_precision_auto_follows_the_gpu(bfloat16, capability, precision, monkeypatch):
     answers = {
-        "is_available": lambda: True,
-        "get_device_name": lambda device: "a GPU",
-        "is_bf16_supported": lambda including_emulation: bfloat16,
-        "get_device_capability": lambda device: capability,
+        "is_available": True,
+        "get_device_name": "a GPU",
+        "is_bf16_supported": bfloat16,
+        "get_device_capability": capability,
     }
     for name, answer in answers.items():
-        monkeypatch.setattr(torch.cuda, name, answer)
+        monkeypatch.setattr(torch.cuda, name, lambda *_, answer=answer, **__: answer)
     before = torch.get_float32_matmul_precision()
     try:
         chosen = hardware.choose("cuda", width=64)

@@ -1,5 +1,5 @@
-"""`train.packed`: which models read packed batches on which device, and a packed training that equals
-a padded one.
+"""`train.packed`: which models read packed batches on which device, and a packed training with the
+losses of a padded one.
 """
 
 import numpy as np
@@ -8,10 +8,9 @@ import torch
 
 from nmtkit.data.store import Store
 from nmtkit.errors import ConfigError
-from nmtkit.models.base import Vocabularies
 from nmtkit.models.properties import NOT_PACKED
 from nmtkit.models.transformer import Transformer
-from nmtkit.models.variants import VARIANTS, build_model
+from nmtkit.models.variants import VARIANTS
 from nmtkit.nn import gpu
 from nmtkit.settings import TrainSettings
 from nmtkit.train import gradients
@@ -56,7 +55,7 @@ def test_warning_if_a_model_mixes_packed_sentences(run, monkeypatch, stderr):
     def reads_the_word_before(self, x, visible):
         return original(self, x + torch.nn.functional.pad(x, (0, 0, 1, 0))[:, :-1], visible)
 
-    model = build_model("transformer", {}, Vocabularies(28, 28, shared=True))
+    model = Case("transformer").build(dtype=torch.float32).train()
     store = Store(run.prep / "train")
     warn_of_model("its:Own", model, store)
     assert stderr() == ""

@@ -1,5 +1,5 @@
-"""What stays in float32 when a model is trained in bfloat16: sums, exponentials, and everything that
-lives longer than an update.
+"""What stays in float32 in a bfloat16 training: sums, exponentials, and everything that lives longer
+than an update.
 """
 
 from collections import defaultdict

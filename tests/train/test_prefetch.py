@@ -1,4 +1,6 @@
-"""Updates that a thread prepares ahead are those of a training without it, also continued."""
+"""A thread prepares the batches of the next updates: the same training as without it, also if it is
+resumed.
+"""
 
 import threading
 
@@ -9,35 +11,36 @@ from nmtkit.data.store import Store
 from nmtkit.errors import DataError
 from nmtkit.train import gradients, prefetch
 from nmtkit.train.loop import Trainer
-from tests.train.test_resume import SETTINGS, outcome, short_of_memory, stop, two_ctrl_c
+from tests.train.test_resume import SETTINGS, outcome, press_ctrl_c_twice, short_of_memory, stop
 from tests.train.tiny import make_run, trainer
 
 go = trainer(SETTINGS)
 
 
 @pytest.fixture(autouse=True)
-def one_thread_each(monkeypatch):
+def three_updates_ahead(monkeypatch):
     monkeypatch.setattr(prefetch, "updates_ahead", lambda device, pairs: 3)
 
 
 @pytest.fixture
-def without(tmp_path, monkeypatch):
-    """What a training comes to that prepares nothing ahead."""
-    other = make_run(tmp_path / "without")
+def expected_outcome(tmp_path, monkeypatch):
+    """A function: the outcome of a training that prepares nothing ahead."""
 
-    def outcome_of(*settings, patch=None):
-        with monkeypatch.context() as context:
-            context.setattr(prefetch, "updates_ahead", lambda device, pairs: 0)
-            if patch:
-                patch(context)
-            go(other, *settings)
+    def train_without(calls_short_of_memory=0):
+        other = make_run(tmp_path / "without")
+        with monkeypatch.context() as patch:
+            patch.setattr(prefetch, "updates_ahead", lambda device, pairs: 0)
+            short_of_memory(patch, calls_short_of_memory)
+            go(other)
         return outcome(other)
 
-    return outcome_of
+    return train_without
 
 
-def test_stopped_after_every_step_it_is_as_if_nothing_was_prepared(run, without, monkeypatch):
-    """What was prepared beyond the last step is prepared again."""
+def test_training_stopped_after_every_update_prepares_the_same_batches(
+    run, expected_outcome, monkeypatch
+):
+    """Batches that were prepared beyond the last update are prepared again."""
     makers, collate = set(), gradients.collate
     monkeypatch.setattr(
         gradients,
@@ -48,27 +51,21 @@ def test_stopped_after_every_step_it_is_as_if_nothing_was_prepared(run, without,
         stop(monkeypatch, 1, go, run)
     go(run)
     assert makers == {"batches", "MainThr"}  # the largest batch is tried by the main thread
-    assert outcome(run) == without()
+    assert outcome(run) == expected_outcome()
 
 
-def test_batches_are_made_anew_where_memory_is_short(run, without, monkeypatch):
-    """What was prepared as a whole is computed in parts."""
-
-    def short(patch):
-        short_of_memory(patch, calls=12)
-
-    wanted = without(patch=short)
-    with monkeypatch.context() as patch:
-        short(patch)
-        go(run)
-    assert outcome(run) == wanted and wanted["state"]["split_from"]
+def test_prepared_batches_are_cut_if_memory_is_short(run, expected_outcome, monkeypatch):
+    expected = expected_outcome(calls_short_of_memory=12)
+    short_of_memory(monkeypatch, calls=12)
+    go(run)
+    assert outcome(run) == expected and expected["state"]["split_from"]
 
 
-def test_memory_that_does_not_hold_a_batch_ahead_ends_nothing(run, without, monkeypatch):
-    """The main thread makes the batch, when it is needed."""
-    wanted, collate, fails = without(), gradients.collate, [2, 3]
+def test_main_thread_makes_a_batch_that_could_not_be_prepared(run, expected_outcome, monkeypatch):
+    """The preparing thread is short of memory from its second batch on, three times."""
+    expected, collate, fails = expected_outcome(), gradients.collate, [2, 3]
 
-    def short(*args, **named):
+    def failing_collate(*args, **named):
         if threading.current_thread().name.startswith("batches"):
             fails[0] -= 1
             if fails[0] <= 0 < fails[1]:
@@ -76,25 +73,28 @@ def test_memory_that_does_not_hold_a_batch_ahead_ends_nothing(run, without, monk
                 raise torch.OutOfMemoryError("CUDA out of memory")
         return collate(*args, **named)
 
-    monkeypatch.setattr(gradients, "collate", short)
+    monkeypatch.setattr(gradients, "collate", failing_collate)
     go(run)
-    assert outcome(run) == wanted and fails[1] == 0
+    assert outcome(run) == expected and fails[1] == 0
 
 
-def test_the_thread_is_ahead(run, monkeypatch):
-    """When an update is computed, three further ones are prepared or being prepared."""
-    waiting, make_update = [], Trainer.make_update
+def test_thread_prepares_three_updates_ahead(run, monkeypatch):
+    queued, make_update = [], Trainer.make_update
 
-    def noted(self):
+    def counted(self):
         make_update(self)
-        waiting.append(len(self.prefetcher._queue))
+        queued.append(len(self.prefetcher._queue))
 
-    monkeypatch.setattr(Trainer, "make_update", noted)
+    monkeypatch.setattr(Trainer, "make_update", counted)
     go(run)
-    assert waiting == [3] * 12
+    assert queued == [3] * 12
 
 
-def test_an_error_of_the_thread_is_an_error_of_the_training(run, monkeypatch):
+def preparing_threads():
+    return [t for t in threading.enumerate() if t.name.startswith("batches")]
+
+
+def test_error_in_the_thread_ends_the_training(run, monkeypatch):
     sides, calls = Store.sides, []
 
     def damaged(self, pairs):
@@ -107,15 +107,15 @@ def test_an_error_of_the_thread_is_an_error_of_the_training(run, monkeypatch):
     with pytest.raises(DataError, match="a sentence is missing"):
         go(run)
     assert calls[-1].startswith("batches")
-    assert not [t for t in threading.enumerate() if t.name.startswith("batches")]
+    assert not preparing_threads()
 
 
-def test_a_second_ctrl_c_ends_at_once(run, monkeypatch):
-    two_ctrl_c(run, monkeypatch)
-    assert not [t for t in threading.enumerate() if t.name.startswith("batches")]
+def test_second_ctrl_c_ends_the_thread(run, monkeypatch):
+    press_ctrl_c_twice(run, monkeypatch)
+    assert not preparing_threads()
 
 
-def test_only_a_gpu_has_updates_prepared(monkeypatch):
+def test_updates_are_prepared_for_a_gpu_only(monkeypatch):
     monkeypatch.undo()
     assert prefetch.updates_ahead(torch.device("cuda:1"), None) == 3
     assert prefetch.updates_ahead(torch.device("cpu"), None) == 0

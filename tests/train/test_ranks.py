@@ -1,8 +1,8 @@
-"""Several processes train one model: the same updates as one process, one writer, one voice, and an
-end that names whoever is lost.
+"""Several processes (ranks) train one model: the updates of one process, one writer, one log, and an
+end that names the lost rank.
 
-The ranks are forked from a server that has imported everything, for a start of torch takes seconds;
-one test goes through torchrun itself.
+The ranks are forked from a server that has imported everything, because a start of torch takes
+seconds. One test uses torchrun itself.
 """
 
 import functools
@@ -29,13 +29,14 @@ from nmtkit.settings import TrainSettings
 from nmtkit.train import loss as losses
 from nmtkit.train import ranks, saving, torchrun
 from nmtkit.train.checks import check_ranks_agree
+from nmtkit.train.ema import RAW
 from nmtkit.train.gradients import Gradients
 from nmtkit.train.ranks import Ranks
 from nmtkit.train.state import TrainState
 from tests import ROOT
 from tests.device import ON_GPU
 from tests.models.contract import Case
-from tests.train.tiny import lines_of, make_run, metrics, options, state_of
+from tests.train.tiny import as_arguments, lines_of, make_run, metrics, options, state_of
 
 # 7 micro-batches of about 64 target tokens make an update, and an epoch has 7 of them: every update
 # takes as many as no number of ranks divides. Without key biases, whose gradient is rounding alone
@@ -46,6 +47,7 @@ SETTINGS = options(
     "train.validate_every=3",
     "train.checkpoint_every=3",
     "train.log_every=2",
+    "train.ema=0.5",
     "model.attn_bias=false",
     "train.precision=float32",
     "train.clip_norm=1.0",
@@ -53,22 +55,15 @@ SETTINGS = options(
 
 
 def arguments(run, *extra, name="system"):
-    settings = [part for value in (*SETTINGS, *extra) for part in ("--set", value)]
+    settings = as_arguments((*SETTINGS, *extra))
     return ["train", "--run", str(run.path), "--system", name, *settings]
 
 
 def rank_process(rank, world, port, argv, log, timeout, before):
-    """What one rank runs: the command, with the environment that torchrun gives and its own file
-    for stderr.
-    """
-    os.environ.update(
-        RANK=str(rank),
-        WORLD_SIZE=str(world),
-        LOCAL_RANK=str(rank),
-        MASTER_ADDR="127.0.0.1",
-        MASTER_PORT=str(port),
-    )
-    os.environ[torchrun.TIMEOUT] = str(timeout)
+    """Run the command as one rank, in the environment that torchrun gives; stderr is a file."""
+    rank_of = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world}
+    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, torchrun.TIMEOUT: timeout}
+    os.environ.update({key: str(value) for key, value in (rank_of | address).items()})
     ranks.BEAT, ranks.SILENCE, ranks.GRACE = 0.2, 2.0, 4.0
     descriptor = os.open(log, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
     os.dup2(descriptor, 2)
@@ -82,7 +77,14 @@ def rank_process(rank, world, port, argv, log, timeout, before):
 
 
 class Together:
-    """Some ranks at work on one command (or each on its own)."""
+    """Ranks at work on one command, or each rank on a command of its own.
+
+    Args:
+        folder: gets a log of each rank.
+        argv: words of the command, or of each rank's command.
+        timeout: NMTKIT_RANK_TIMEOUT, in seconds.
+        before: called in each process first.
+    """
 
     def __init__(self, folder, world, argv, timeout=60, before=None, port=None):
         # Importing tests.device uses CUDA on a GPU, and a fork cannot use CUDA again.
@@ -109,7 +111,7 @@ class Together:
             process.start()
 
     def codes(self, seconds=240):
-        """Exit codes, minus the signal for those that were killed."""
+        """Wait for the ranks; return their exit codes (minus the signal if killed)."""
         end = time.monotonic() + seconds
         for process in self.processes:
             process.join(max(0.1, end - time.monotonic()))
@@ -117,24 +119,36 @@ class Together:
             process.join()
         return [process.exitcode for process in self.processes]
 
-    def said(self):
-        """What each rank wrote on stderr."""
+    def stderr(self):
+        """Return what each rank has written to stderr."""
         return [log.read_text() for log in self.logs]
 
     def ended(self, *codes):
-        """What each rank wrote, when they have ended with these exit codes."""
-        assert self.codes() == list(codes), self.said()
-        return self.said()
+        """Wait until the ranks end with these exit codes; return what each wrote to stderr."""
+        assert self.codes() == list(codes), self.stderr()
+        return self.stderr()
 
     def wait_for(self, path, seconds=120):
         end = time.monotonic() + seconds
         while not path.exists() and time.monotonic() < end:
             time.sleep(0.02)
-        assert path.exists(), self.said()
+        assert path.exists(), self.stderr()
+
+
+def train_in_ranks(folder, run, world, *assignments, name="system", before=None):
+    """Train a system with this number of ranks; return the ranks."""
+    argv = arguments(run, *assignments, name=name)
+    together = Together(folder / name, world, argv, before=before)
+    together.ended(*[0] * world)
+    return together
 
 
 def weights(run, name, step):
-    return load_file(run.system(name).checkpoints / f"step-{step:08d}" / "model.safetensors")
+    """Weights in a checkpoint: the averages, and those that are trained."""
+    checkpoint = run.system(name).checkpoints / f"step-{step:08d}"
+    tensors = load_file(checkpoint / "optimizer.safetensors")
+    raw = {key: tensor for key, tensor in tensors.items() if key.startswith(RAW)}
+    return load_file(checkpoint / "model.safetensors") | raw
 
 
 def largest_difference(a, b):
@@ -144,21 +158,13 @@ def largest_difference(a, b):
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory):
-    """A run in which the command was run by 1, 2 and 3 processes; the logs of the ranks are
-    kept.
-    """
+    """A run with a system trained by 1, 2 and 3 ranks; the ranks by their number."""
     before = dict(os.environ)
-    os.environ |= {
-        "OMP_NUM_THREADS": "1",
-        "TORCH_CPP_LOG_LEVEL": "ERROR",
-    }  # read when the server starts; the command sets the second itself
+    # Read when the server starts; the command sets the second itself.
+    os.environ |= {"OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR"}
     folder = tmp_path_factory.mktemp("ranks")
     run = make_run(folder / "run")
-    together = {}
-    for world in (1, 2, 3):
-        together[world] = Together(folder / f"of{world}", world, arguments(run, name=f"of{world}"))
-        together[world].ended(*[0] * world)
-    yield run, together
+    yield run, {n: train_in_ranks(folder, run, n, name=f"of{n}") for n in (1, 2, 3)}
     os.environ.clear()
     os.environ.update(before)
 
@@ -169,60 +175,38 @@ def run(base):
 
 
 @pytest.mark.parametrize("world", [2, 3])
-def test_the_same_weights_as_one_process(world, run):
-    for step in (3, 6):
-        assert (
-            largest_difference(weights(run, "of1", step), weights(run, f"of{world}", step)) < 1e-5
-        )
-    assert (
-        largest_difference(weights(run, "of1", 3), weights(run, "of1", 6)) > 1e-3
-    )  # the comparison can fail
+def test_ranks_train_the_weights_and_averages_of_one_process(world, run):
+    alone = [weights(run, "of1", step) for step in (3, 6)]
+    for step, expected in zip((3, 6), alone, strict=True):
+        assert largest_difference(expected, weights(run, f"of{world}", step)) < 1e-5
+    assert largest_difference(*alone) > 1e-3  # the comparison can fail
 
 
-def test_averages_are_those_of_one_process(tmp_path, run):
-    for world in (1, 2):
-        argv = arguments(run, "train.ema=0.5", name=f"averages{world}")
-        Together(tmp_path, world, argv).ended(*[0] * world)
-    for step in (3, 6):
-        one, two = (weights(run, f"averages{world}", step) for world in (1, 2))
-        assert largest_difference(one, two) < 1e-5
-        assert largest_difference(one, weights(run, "of1", step)) > 1e-3
+MEASURED = ("loss", "nll", "grad_norm", "tgt_tokens", "padding", "epoch", "dev_loss", "dev_bleu")
 
 
 @pytest.mark.parametrize("world", [2, 3])
-def test_only_the_first_writes_and_speaks(base, world):
+def test_only_rank_0_writes_files_and_logs(base, world):
     run, together = base
     system = run.system(f"of{world}")
     lines = metrics(run, name=system.name)
     kinds = " ".join(f"{line['kind']} {line['step']}" for line in lines)
     assert kinds == "train 2 dev 3 train 4 train 6 dev 6"
-    for ours, theirs in zip(lines, metrics(run, name="of1"), strict=True):
-        for key in [
-            "loss",
-            "nll",
-            "grad_norm",
-            "tgt_tokens",
-            "padding",
-            "epoch",
-            "dev_loss",
-            "dev_bleu",
-        ]:
-            wanted = pytest.approx(theirs[key], rel=1e-4) if key in theirs else None
-            assert ours.get(key) == wanted
+    for line, of_one in zip(lines, metrics(run, name="of1"), strict=True):
+        for key in MEASURED:
+            expected = pytest.approx(of_one[key], rel=1e-4) if key in of_one else None
+            assert line.get(key) == expected
     assert [line["processes"] for line in lines if line["kind"] == "train"] == [world] * 3
-    first, *others = together[world].said()
-    assert f"{world} processes" in first
-    assert others == [""] * (world - 1)
+    first, *others = together[world].stderr()
+    assert f"{world} processes" in first and others == [""] * (world - 1)
     records = lines_of(run.path / "history.jsonl")
     assert [r["processes"] for r in records if r["system"] == f"of{world}"] == [world]
     assert {p.name for p in system.checkpoints.iterdir()} == {"step-00000003", "step-00000006"}
     assert system.config.read_text() == run.system("of1").config.read_text()
 
 
-def test_continued_by_other_numbers_of_processes(tmp_path, run):
-    """2, then 3, then 1: SIGTERM to one rank (not the first) stops all after the same step, with
-    exit code 75, and the next go on.
-    """
+def test_sigterm_to_one_rank_stops_all_and_other_numbers_of_ranks_resume(tmp_path, run):
+    """2 ranks, then 3, then 1. All ranks end after the same step with exit code 75."""
     system = run.system("changing")
     argv = arguments(run, "train.checkpoint_every=1", name="changing")
     for world in (2, 3):
@@ -235,7 +219,9 @@ def test_continued_by_other_numbers_of_processes(tmp_path, run):
         assert others == [""] * (world - 1)
     assert "3 processes (2 before, with the same batches)" in first
     assert 2 <= len(checkpoints.candidates(system.checkpoints)) < 6
-    (alone,) = Together(tmp_path / "1", 1, argv).ended(0)
+    (alone,) = train_in_ranks(
+        tmp_path, run, 1, "train.checkpoint_every=1", name="changing"
+    ).stderr()
     assert "1 process (3 before, with the same batches)\n" in alone
     assert largest_difference(weights(run, "of1", 6), weights(run, "changing", 6)) < 1e-5
 
@@ -243,28 +229,42 @@ def test_continued_by_other_numbers_of_processes(tmp_path, run):
 ENDLESS = ("train.max_steps=1000000", "train.validate_every=1000000", "train.checkpoint_every=5")
 
 
+def sleep_on_request():
+    """Let SIGUSR2 stop the main thread alone."""
+    signal.signal(signal.SIGUSR2, lambda *_: time.sleep(600))
+
+
+@pytest.fixture
+def start(tmp_path, run):
+    """A function: ranks that have trained some updates of an endless training, and its system."""
+
+    def started(name, world, **values):
+        argv = arguments(run, *ENDLESS, name=name)
+        together = Together(tmp_path / "logs", world, argv, before=sleep_on_request, **values)
+        together.wait_for(run.system(name).checkpoints / "step-00000005")
+        return together, run.system(name)
+
+    return started
+
+
+def named(rank, world, pid):
+    return f"rank {rank} of {world} (process {pid} on {socket.gethostname()})"
+
+
 @pytest.mark.parametrize("lost", [0, 1])
-def test_a_killed_rank_ends_the_others_and_is_named(tmp_path, lost, run):
-    system = run.system(f"killed{lost}")
-    together = Together(tmp_path / "logs", 3, arguments(run, *ENDLESS, name=system.name))
-    together.wait_for(system.checkpoints / "step-00000005")
+def test_killed_rank_ends_the_others_and_is_named(start, lost):
+    together, system = start(f"killed{lost}", 3)
     begun, pid = time.monotonic(), together.processes[lost].pid
     os.kill(pid, signal.SIGKILL)
-    said = together.ended(*[-9 if rank == lost else 3 for rank in range(3)])
+    logs = together.ended(*[-9 if rank == lost else 3 for rank in range(3)])
     assert time.monotonic() - begun < 60
-    speaker = said[1 if lost == 0 else 0]
-    assert f"rank {lost}" in speaker
-    assert "the same command continues from the last checkpoint" in speaker
+    log = logs[1 if lost == 0 else 0]
+    assert f"rank {lost}" in log
+    assert "the same command continues from the last checkpoint" in log
     if lost:  # else the store went with it, and no other rank can say more
-        assert f"rank 1 of 3 (process {pid} on {socket.gethostname()}) has died" in speaker
-        assert said[2] == ""
+        assert f"{named(1, 3, pid)} has died" in log and logs[2] == ""
     assert checkpoints.find_checkpoints(system)
     assert not list(system.checkpoints.glob("step-*/*.tmp"))
-
-
-def sleeps_on_request():
-    """SIGUSR2 stops the main thread only."""
-    signal.signal(signal.SIGUSR2, lambda *_: time.sleep(600))
 
 
 @pytest.mark.parametrize(
@@ -274,39 +274,28 @@ def sleeps_on_request():
         (1, signal.SIGUSR2, "lives but does not answer"),
     ],
 )
-def test_a_rank_that_stands_still_ends_the_others_within_the_timeout(
-    tmp_path, still, number, message, run
-):
-    system = run.system(f"still{still}-{int(number)}")
-    argv = arguments(run, *ENDLESS, name=system.name)
-    together = Together(tmp_path / "logs", 2, argv, timeout=3, before=sleeps_on_request)
-    together.wait_for(system.checkpoints / "step-00000005")
+def test_rank_that_stands_still_ends_the_others_within_the_timeout(start, still, number, message):
+    together, _ = start(f"still{still}", 2, timeout=3)
     begun, pid = time.monotonic(), together.processes[still].pid
     os.kill(pid, number)
     together.processes[1 - still].join(60)
     assert time.monotonic() - begun < 60
     os.kill(pid, signal.SIGKILL)
-    assert together.codes()[1 - still] == 3, together.said()
-    named = f"rank {still} of 2 (process {pid} on {socket.gethostname()}) {message}"
-    assert named in together.said()[1 - still]
+    assert together.codes()[1 - still] == 3, together.stderr()
+    assert f"{named(still, 2, pid)} {message}" in together.stderr()[1 - still]
 
 
-def test_a_killed_rank_ends_a_rank_that_waits_for_its_gpu(tmp_path, run):
+def test_killed_rank_ends_a_rank_that_waits_for_its_gpu(start):
     """A main thread that does not return stands for one that waits for its GPU."""
-    system = run.system("gpu")
-    argv = arguments(run, *ENDLESS, name=system.name)
-    together = Together(tmp_path / "logs", 2, argv, timeout=3, before=sleeps_on_request)
-    together.wait_for(system.checkpoints / "step-00000005")
+    together, _ = start("gpu", 2, timeout=3)
     first, second = (process.pid for process in together.processes)
     os.kill(first, signal.SIGUSR2)
     os.kill(second, signal.SIGKILL)
-    assert together.codes(60) == [3, -9], together.said()
-    assert (
-        f"rank 1 of 2 (process {second} on {socket.gethostname()}) has died" in together.said()[0]
-    )
+    assert together.codes(60) == [3, -9], together.stderr()
+    assert f"{named(1, 2, second)} has died" in together.stderr()[0]
 
 
-def test_an_error_of_one_rank_at_the_start_ends_all_and_is_said_once(tmp_path, run):
+def test_error_of_one_rank_at_the_start_ends_all_and_is_logged_once(tmp_path, run):
     bad = arguments(run, "train.lr=fast", name="bad")
     good = arguments(run, name="bad")
     for commands in ([bad, bad], [good, bad], [bad, good]):
@@ -316,10 +305,10 @@ def test_an_error_of_one_rank_at_the_start_ends_all_and_is_said_once(tmp_path, r
     assert not run.system("bad").checkpoints.exists()
 
 
-def test_ranks_with_other_settings_do_not_begin(tmp_path, run):
+def test_ranks_with_different_settings_do_not_start(tmp_path, run):
     commands = [arguments(run, name="other"), arguments(run, "train.lr=0.5", name="other")]
-    said = Together(tmp_path / "logs", 2, commands).ended(3, 3)
-    assert "rank 1 does not begin with the settings of rank 0" in said[0]
+    logs = Together(tmp_path / "logs", 2, commands).ended(3, 3)
+    assert "rank 1 does not begin with the settings of rank 0" in logs[0]
 
 
 @pytest.mark.parametrize(
@@ -330,8 +319,8 @@ def test_ranks_with_other_settings_do_not_begin(tmp_path, run):
         ("torch", "2.0.1", torch.__version__),
     ],
 )
-def test_ranks_with_other_numbers_or_versions_do_not_begin(fact, other, mine):
-    class Two(Ranks):
+def test_ranks_with_different_number_types_or_versions_do_not_start(fact, other, mine):
+    class Different(Ranks):
         def gather_values(self, value):
             return [value, {key: other if key == fact else value[key] for key in value}]
 
@@ -339,30 +328,30 @@ def test_ranks_with_other_numbers_or_versions_do_not_begin(fact, other, mine):
     autocast = {"device_type": "cpu", "dtype": torch.bfloat16, "enabled": False}
     message = f"rank 1 does not begin with the {fact} of rank 0 ({other}, not {mine})"
     with pytest.raises(EnvironmentProblem, match=re.escape(message)):
-        check_ranks_agree(Two(), plan, state, torch.nn.Linear(1, 1), autocast)
+        check_ranks_agree(Different(), plan, state, torch.nn.Linear(1, 1), autocast)
 
 
-def test_a_missing_rank_is_named(tmp_path, run):
+def test_error_names_a_rank_that_does_not_start(tmp_path, run):
     together = Together(tmp_path / "logs", 2, arguments(run, name="missing"), timeout=2)
     together.processes[1].kill()
     assert together.codes()[0] == 3
-    assert "of 2 ranks, these have not started after 2 s: 1" in together.said()[0]
+    assert "of 2 ranks, these have not started after 2 s: 1" in together.stderr()[0]
 
 
-def notes_that_it_meets():
-    original = ranks.TCPStore
+def log_the_meeting():
+    store = ranks.TCPStore
 
-    def noted(*arguments, **options):
+    def logging_store(*arguments, **options):
         os.write(2, b"meets the others")
-        return original(*arguments, **options)
+        return store(*arguments, **options)
 
-    ranks.TCPStore = noted
+    ranks.TCPStore = logging_store
 
 
 @pytest.mark.parametrize(("waiting", "number"), [(0, signal.SIGTERM), (1, signal.SIGINT)])
-def test_a_rank_that_waits_for_the_others_can_be_stopped(tmp_path, waiting, number, run):
+def test_signal_ends_a_rank_that_waits_for_the_others(tmp_path, waiting, number, run):
     argv = arguments(run, name="waiting")
-    together = Together(tmp_path / "logs", 2, argv, before=notes_that_it_meets)
+    together = Together(tmp_path / "logs", 2, argv, before=log_the_meeting)
     together.processes[1 - waiting].kill()
     end = time.monotonic() + 60
     while not together.logs[waiting].read_text() and time.monotonic() < end:
@@ -371,13 +360,13 @@ def test_a_rank_that_waits_for_the_others_can_be_stopped(tmp_path, waiting, numb
     assert together.codes(10)[waiting] == -number
 
 
-def test_a_port_of_another_program_ends_all_ranks(tmp_path, run):
+def test_port_of_another_program_ends_all_ranks(tmp_path, run):
     with socket.create_server(("", 0)) as silent:
         port = silent.getsockname()[1]
         argv = arguments(run, name="port")
-        said = Together(tmp_path / "logs", 2, argv, timeout=2, port=port).ended(3, 3)
-    assert "address already in use" in said[0] and "MASTER_PORT" in said[0]
-    assert f"127.0.0.1:{port} does not answer" in said[1] and "MASTER_PORT" in said[1]
+        first, second = Together(tmp_path / "logs", 2, argv, timeout=2, port=port).ended(3, 3)
+    assert "address already in use" in first and "MASTER_PORT" in first
+    assert f"127.0.0.1:{port} does not answer" in second and "MASTER_PORT" in second
 
 
 def without_interface(rank):
@@ -386,31 +375,19 @@ def without_interface(rank):
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_rank_that_reaches_no_other_ends_all(tmp_path, rank, run):
+def test_rank_without_a_network_interface_ends_all_ranks(tmp_path, rank, run):
     argv, begun = arguments(run, name="interface"), time.monotonic()
     before = functools.partial(without_interface, str(rank))
-    said = Together(tmp_path / "logs", 2, argv, before=before).ended(3, 3)
+    first, _ = Together(tmp_path / "logs", 2, argv, before=before).ended(3, 3)
     assert time.monotonic() - begun < 40
-    assert "Unable to find address for: nowhere0" in said[0]
-    assert "GLOO_SOCKET_IFNAME" in said[0]
+    assert "Unable to find address for: nowhere0" in first and "GLOO_SOCKET_IFNAME" in first
 
 
-def test_through_torchrun(tmp_path, run):
-    """The command of the README, with as many micro-batches as ranks do not divide; a stray `--`
-    keeps torchrun's hands off our options.
-    """
-    launcher = [
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node",
-        "2",
-        "-m",
-        "--",
-        "nmtkit",
-    ]
+def test_torchrun_trains_the_weights_of_one_process(run):
+    """By the command of the README. The `--` keeps torchrun from reading nmtkit's options."""
+    launcher = "-m torch.distributed.run --standalone --nproc-per-node 2 -m -- nmtkit"
     done = subprocess.run(
-        [sys.executable, *launcher, *arguments(run, name="torchrun")],
+        [sys.executable, *launcher.split(), *arguments(run, name="torchrun")],
         cwd=ROOT,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
@@ -427,37 +404,30 @@ def short_of_memory():
     """In the second rank memory holds no batch of more than 30 positions."""
     original = losses.backward
 
-    def small(logits_of, hidden, batch, *rest):
+    def backward(logits_of, hidden, batch, *rest):
         if os.environ["RANK"] == "1" and batch.src.numel() + batch.tgt_out.numel() > 30:
-            raise RuntimeError(
-                "[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 8"
-                " bytes"
-            )
+            raise MemoryError
         return original(logits_of, hidden, batch, *rest)
 
-    losses.backward = small
+    losses.backward = backward
 
 
-def test_batches_cut_for_the_ranks_and_for_the_memory_of_one(tmp_path, run):
+def test_batches_are_cut_for_the_ranks_and_for_the_memory_of_one_rank(tmp_path, run):
     """One batch an update, three ranks, and one of them short of memory: all cut the same
     batches in parts, and the update is the same.
     """
-    found = []
     settings = ("train.update_size=0", "model.dropout=0", "train.dev_bleu=false", "train.samples=0")
-    for name, world, before in (("whole", 1, None), ("cut", 3, short_of_memory)):
-        argv = arguments(run, *settings, name=name)
-        said = Together(tmp_path / name, world, argv, before=before).ended(*[0] * world)
-        found.append(weights(run, name, 6))
-    assert largest_difference(*found) < 1e-5
+    train_in_ranks(tmp_path, run, 1, *settings, name="whole")
+    together = train_in_ranks(tmp_path, run, 3, *settings, name="cut", before=short_of_memory)
+    assert largest_difference(*(weights(run, name, 6) for name in ("whole", "cut"))) < 1e-5
     assert 30 < state_of(run, "cut")["split_from"] < 90
-    assert "positions does not fit into memory" in said[0]
+    assert "positions does not fit into memory" in together.stderr()[0]
 
 
 # Without processes
 
 
-def test_a_process_ends_after_its_checkpoint_is_written(monkeypatch):
-    """The main thread never returns."""
+def test_rank_whose_main_thread_hangs_writes_its_checkpoint_before_it_ends(monkeypatch):
     done, writer, group = [], saving.Writer(), ranks.Group.__new__(ranks.Group)
     monkeypatch.setattr(ranks.os, "_exit", done.append)
     monkeypatch.setattr(ranks, "SILENCE", 0)
@@ -467,8 +437,8 @@ def test_a_process_ends_after_its_checkpoint_is_written(monkeypatch):
     assert done == ["written", 3]
 
 
-class Two(ranks.Ranks):
-    """The second of so many ranks, with nobody to talk to."""
+class Unconnected(Ranks):
+    """A rank that talks to no other."""
 
     def __init__(self, world, rank=1):
         self.world, self.rank = world, rank
@@ -476,10 +446,10 @@ class Two(ranks.Ranks):
 
 @pytest.mark.parametrize("world", [1, 2, 3, 4, 5, 8])
 @pytest.mark.parametrize("count", [1, 2, 3, 7])
-def test_every_pair_is_computed_once_whatever_the_number_of_ranks(world, count):
+def test_each_pair_is_computed_by_exactly_one_rank(world, count):
     update = [np.arange(start, start + 20) for start in range(0, 20 * count, 20)]
     model = Case("transformer").build()
-    gradients = Gradients(model, None, TrainSettings(), {}, TrainState(), Two(world))
+    gradients = Gradients(model, None, TrainSettings(), {}, TrainState(), Unconnected(world))
     parts = gradients.parts(update)
     assert np.concatenate(parts).tolist() == list(range(20 * count))
     if count >= world:
@@ -488,7 +458,7 @@ def test_every_pair_is_computed_once_whatever_the_number_of_ranks(world, count):
         most = max(sum(len(part) for part in parts[rank::world]) for rank in range(world))
         assert most <= 20
         assert count > 1 or len(parts) == world
-    shares = [Two(world, rank).share(list(enumerate(parts))) for rank in range(world)]
+    shares = [Unconnected(world, rank).share(list(enumerate(parts))) for rank in range(world)]
     assert sorted(number for share in shares for number, _ in share) == list(range(len(parts)))
 
 
@@ -503,7 +473,7 @@ def test_every_pair_is_computed_once_whatever_the_number_of_ranks(world, count):
         {torchrun.TIMEOUT: "inf"},
     ],
 )
-def test_an_environment_that_makes_no_sense(monkeypatch, wrong):
+def test_environment_of_torchrun_that_is_not_consistent_is_refused(monkeypatch, wrong):
     right = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29999"}
     for name, value in {**right, torchrun.TIMEOUT: "1", **wrong}.items():
         if value is None:

@@ -1,9 +1,6 @@
-"""What a training writes down of itself: on a terminal, in a pipe, TensorBoard there and not
-there.
-"""
+"""What a training reports: metrics.jsonl, TensorBoard, and lines or a progress bar on stderr."""
 
 import contextlib
-import json
 import re
 import sys
 import threading
@@ -19,9 +16,10 @@ from nmtkit.train.ranks import Ranks
 from nmtkit.train.reporting import Reporter
 from nmtkit.train.state import TrainState, Window
 from nmtkit.train.validation import Validator
+from tests.faults.trainings import interfere
 from tests.full_disk import full_disk
 from tests.terminal import terminal
-from tests.train.tiny import options, trainer
+from tests.train.tiny import lines_of, options, trainer
 
 MEASURED = {
     "dev_loss": 1.5,
@@ -31,61 +29,68 @@ MEASURED = {
 }
 
 
-def test_tensorboard_gets_every_finite_number_where_it_is_installed(tmp_path, monkeypatch):
-    told = []
+@pytest.fixture
+def system(tmp_path):
+    return System(tmp_path / "a")
+
+
+def reporter_of(system, step=0, **settings):
+    return Reporter(system, step, Ranks(), TrainSettings(**settings))
+
+
+def test_tensorboard_gets_every_finite_number(system, monkeypatch):
+    calls = []
 
     class SummaryWriter:
         def __init__(self, folder, purge_step):
-            told.append((folder, purge_step))
+            calls.append((folder, purge_step))
 
         def add_scalar(self, name, value, step):
-            told.append((name, value, step))
+            calls.append((name, value, step))
 
         def close(self):
-            told.append("closed")
+            calls.append("closed")
 
     monkeypatch.setitem(
         sys.modules, "torch.utils.tensorboard", SimpleNamespace(SummaryWriter=SummaryWriter)
     )
-    system = System(tmp_path / "a")
-    reporter = Reporter(system, 4, Ranks(), TrainSettings())
+    reporter = reporter_of(system, 4)
     reporter.record("dev", 5, MEASURED)
     reporter.close()
-    assert told == [(str(system.path / "tensorboard"), 5), ("dev/dev_loss", 1.5, 5), "closed"]
+    assert calls == [(str(system.path / "tensorboard"), 5), ("dev/dev_loss", 1.5, 5), "closed"]
 
 
-def test_metrics_are_written_without_tensorboard(tmp_path, monkeypatch):
+def test_metrics_are_written_without_tensorboard(system, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)  # an import of it fails
-    system = System(tmp_path / "a")
-    reporter = Reporter(system, 0, Ranks(), TrainSettings())
+    reporter = reporter_of(system)
     reporter.record("dev", 5, MEASURED)
     reporter.close()
-    wanted = {"step": 5, "kind": "dev", **MEASURED, "dev_perplexity": None}
-    assert [json.loads(line) for line in system.metrics.read_text().splitlines()] == [wanted]
+    expected = {"step": 5, "kind": "dev", **MEASURED, "dev_perplexity": None}
+    assert lines_of(system.metrics) == [expected]
     assert not (system.path / "tensorboard").exists()
 
 
 @pytest.mark.parametrize("when", ["begin", "later"])
-def test_tensorboard_on_a_full_disk_is_one_warning(tmp_path, stderr, when):
-    """No traceback of its thread, and no end of the training."""
+def test_tensorboard_on_a_full_disk_is_one_warning(system, stderr, when):
+    """The training goes on, and TensorBoard's thread prints no traceback."""
     pytest.importorskip("tensorboard")
     hook = threading.excepthook
     with contextlib.ExitStack() as full:
         if when == "begin":
             full.enter_context(full_disk())
-        board = TensorBoard(System(tmp_path), 0)
+        board = TensorBoard(system, 0)
         if when == "later":
             full.enter_context(full_disk())
         for step in range(100):
             board.numbers("dev", step, {"dev_loss": 1.5})
     board.close()
-    said = stderr()
-    assert said.count("TensorBoard gets no further curves") == 1 and "Traceback" not in said
+    log = stderr()
+    assert log.count("TensorBoard gets no further curves") == 1 and "Traceback" not in log
     assert threading.excepthook == hook
 
 
-def test_the_perplexity_stands_beside_the_loss_that_it_is_of(tmp_path, stderr):
-    reporter = Reporter(System(tmp_path / "a"), 0, Ranks(), TrainSettings())
+def test_log_has_the_perplexity_of_the_loss_without_smoothing(system, stderr):
+    reporter = reporter_of(system)
     sizes = {"tokens": 10, "positions": 40, "padding": 10, "seconds": 1.0}
     for step, smoothed, nll in ((2, 77.42, 75.39), (4, 10.0, 10.0)):
         window = Window(steps=2, smoothed=smoothed, nll=nll, **sizes)
@@ -103,7 +108,7 @@ CODES = re.compile(r"\x1b\[(\??[\d;]*)([A-Za-z])|([\r\n])|([^\x1b\r\n]+)")
 
 
 def screen(data):
-    """The lines that a terminal shows after these characters."""
+    """Return the lines that a terminal shows after these characters."""
     lines, row, column = [""], 0, 0
     for number, code, end, text in CODES.findall(data):
         if end:
@@ -119,36 +124,29 @@ def screen(data):
     return [line.rstrip() for line in lines]
 
 
-def test_a_terminal_shows_a_bar_and_keeps_one_line_a_validation(run, monkeypatch):
-    original = Validator.validate
+VALIDATED = r"nmtkit: step %d: dev loss [\d.]+, dev BLEU [\d.]+(, the best so far)?"
+END = re.escape("nmtkit: at step 8 of 8; raise train.max_steps to go on")
+WARNING = "a warning in between"
 
-    def warned(self, *args):
-        console.warn("a word in between")
-        return original(self, *args)
 
-    monkeypatch.setattr(Validator, "validate", warned)
+def test_terminal_shows_a_bar_and_keeps_one_line_per_validation(run, monkeypatch):
+    interfere(monkeypatch, Validator, "validate", {1, 2}, lambda: console.warn(WARNING))
     with terminal(monkeypatch) as sent:
         go(run)
     (data,) = sent
-    lasting = [line for line in screen(data) if line]
-    begin = next(i for i, line in enumerate(lasting) if "step 0 of 8: starting" in line)
-    line = r"nmtkit: step %d: dev loss [\d.]+, dev BLEU [\d.]+(, the best so far)?"
-    end = "nmtkit: at step 8 of 8; raise train.max_steps to go on"
-    patterns = [line % 4, line % 8, re.escape(end)]
-    shown = [line for line in lasting[begin + 1 :] if "a word in between" not in line]
-    # The starting line names the run's folder and may be wrapped.
-    shown = shown[-3:]
-    assert [bool(re.fullmatch(*pair)) for pair in zip(patterns, shown, strict=True)] == [True] * 3
-    assert sum("a word in between" in line for line in lasting) == 2
-    assert not any("learning rate" in line or "/8" in line or "source " in line for line in lasting)
-    bars = re.findall(r"step (\d)/8 .*?(loss [\d.]+, [\d,]+ target tokens/s, \d+s left)?", data)
-    assert bars and {step for step, _ in bars} <= set("012345678")
+    lines = [line for line in screen(data) if line]
+    assert any("step 0 of 8: starting" in line for line in lines)
+    shown = [line for line in lines if WARNING not in line][-3:]
+    for pattern, line in zip([VALIDATED % 4, VALIDATED % 8, END], shown, strict=True):
+        assert re.fullmatch(pattern, line)
+    assert sum(WARNING in line for line in lines) == 2
+    assert not any("learning rate" in line or "/8" in line or "source " in line for line in lines)
+    assert set(re.findall(r"step (\d)/8 ", data)) <= set("012345678") != set()
     log = (run.system("transformer").path / "train.log").read_text()
-    assert "step 4/8, epoch" in log and "  translation " in log and "a word in between" in log
+    assert "step 4/8, epoch" in log and "  translation " in log and WARNING in log
 
 
-def test_the_bar_shows_the_last_line_of_the_log(run, monkeypatch):
-    """Not a speed of words that were read some updates ago in the time until now."""
+def test_bar_shows_loss_and_speed_of_the_last_line_of_the_log(run, monkeypatch):
     bars, moved = [], console.Bar.move
     monkeypatch.setattr(console.Bar, "move", lambda bar, *of: (bars.append(of), moved(bar, *of)))
     with terminal(monkeypatch):
@@ -159,10 +157,10 @@ def test_the_bar_shows_the_last_line_of_the_log(run, monkeypatch):
     assert len(set(speeds.values())) == 1
 
 
-def test_the_bar_has_loss_and_speed(tmp_path, monkeypatch):
+def test_bar_has_loss_speed_and_the_time_left(system, monkeypatch):
     state, sums = TrainState(1), {"steps": 1, "seconds": 1.8634}
     with terminal(monkeypatch) as sent:
-        reporter = Reporter(System(tmp_path / "a"), 0, Ranks(), TrainSettings(max_steps=2_000))
+        reporter = reporter_of(system, max_steps=2_000)
         for tokens in (0, 10):  # the first update was left out
             state.log = Window(nll=2.0 * tokens, tokens=tokens, **sums)
             reporter.progress(state, 0.1, 0.1)
@@ -177,10 +175,10 @@ def test_the_bar_has_loss_and_speed(tmp_path, monkeypatch):
     assert [line for line in screen(data) if line] == ["nmtkit: a line that stays"]
 
 
-def test_pipes_quiet_and_dumb_terminals_have_no_bar(run, monkeypatch, stderr):
+def test_pipes_dumb_terminals_and_quiet_have_no_bar(run, monkeypatch, stderr):
     go(run)
-    said = stderr()
-    assert "\x1b" not in said and "step 4/8, epoch" in said and "  translation " in said
+    log = stderr()
+    assert "\x1b" not in log and "step 4/8, epoch" in log and "  translation " in log
     for quiet, kind in ((True, "xterm"), (False, "dumb")):
         with terminal(monkeypatch) as sent:
             monkeypatch.setenv("TERM", kind)

@@ -1,5 +1,5 @@
-"""Stop anywhere, give the same command again: the same weights bit for bit, the same optimiser,
-the same curve.
+"""A training that is stopped anywhere and resumed ends with the same weights, optimiser state and
+curve, bit for bit, as one that was never stopped.
 """
 
 import os
@@ -42,23 +42,22 @@ SETTINGS = options(
 go = trainer(SETTINGS)
 
 
+CLOCKS = (
+    "seconds",
+    "cpu_seconds",
+    "tgt_tokens_per_s",
+    "memory_gib",
+    "loss_seconds",
+    "bleu_seconds",
+)
+
+
 def outcome(run):
-    """Everything that must be equal: weights, optimiser, state and curve, without what a clock
-    measures.
-    """
+    """Return what must be equal: weights, optimiser, state and curve, without measured times."""
     state = state_of(run)
     for part in (state, state["log"], state["loss"]):
         del part["seconds"]
         part.pop("cpu", None)  # a window's
-    clocks = {
-        "seconds",
-        "cpu_seconds",
-        "tgt_tokens_per_s",
-        "memory_gib",
-        "loss_seconds",
-        "bleu_seconds",
-    }
-    curve = [{k: v for k, v in line.items() if k not in clocks} for line in metrics(run)]
     tensors = {
         name: {k: v.tolist() for k, v in load_file(last(run) / name).items()}
         for name in ("model.safetensors", "optimizer.safetensors")
@@ -66,7 +65,7 @@ def outcome(run):
     return {
         "step": last(run).name,
         "state": state,
-        "curve": curve,
+        "curve": [{k: v for k, v in line.items() if k not in CLOCKS} for line in metrics(run)],
         "best": read_json(run.system("transformer").path / "best.json"),
         **tensors,
     }
@@ -81,45 +80,36 @@ def uninterrupted(tmp_path_factory):
 
 
 def stop(monkeypatch, call, go, *args, at=(loop.Trainer, "update"), **values):
-    """Train until SIGTERM comes, when a function is called for the n-th time."""
+    """Train until SIGTERM comes, when the function `at` is called for this time (from 1)."""
     with monkeypatch.context() as patch, pytest.raises(Interrupted):
         interfere(patch, *at, {call}, lambda: os.kill(os.getpid(), signal.SIGTERM))
         go(*args, **values)
 
 
-MOMENTS = {
-    "mid-accumulation": (
-        losses,
-        "backward",
-        3 * 5 + 1 + 2,
-        6,
-    ),  # one call is the probe of the largest batch
-    "while validating": (Validator, "_bleu", 1, 4),
-    "right after validation": (best, "is_better", 2, 8),
-}
-
-
-@pytest.mark.parametrize("moment", MOMENTS)
-def test_stopped_and_continued_is_as_if_never_stopped(moment, run, monkeypatch, uninterrupted):
-    owner, name, call, step = MOMENTS[moment]
-    stop(monkeypatch, call, go, run, at=(owner, name))
+@pytest.mark.parametrize(
+    ("at", "call", "step"),
+    [
+        # The first call tries the largest batch; an update has three.
+        pytest.param((losses, "backward"), 1 + 3 * 5 + 2, 6, id="mid-accumulation"),
+        pytest.param((Validator, "_bleu"), 1, 4, id="while validating"),
+        pytest.param((best, "is_better"), 2, 8, id="right after validation"),
+    ],
+)
+def test_stopped_training_resumes_exactly(at, call, step, run, monkeypatch, uninterrupted):
+    stop(monkeypatch, call, go, run, at=at)
     assert last(run).name == f"step-{step:08d}"
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     go(run)
     assert outcome(run) == uninterrupted
 
 
-def test_stopped_at_every_step_is_as_if_never_stopped(tmp_path, monkeypatch, uninterrupted):
-    run, updates, step = make_run(tmp_path / "run"), [], OptimizerStep.step
+def test_training_stopped_after_every_update_resumes_exactly(run, monkeypatch, uninterrupted):
+    """And counts its processor time once: here, a second an update."""
+    updates, step = [], OptimizerStep.step
     monkeypatch.setattr(OptimizerStep, "step", lambda *update: updates.append(1) or step(*update))
-    clocks = {
-        "monotonic": time.monotonic,
-        "sleep": time.sleep,
-        "process_time": lambda: float(len(updates)),
-    }
-    monkeypatch.setattr(
-        loop, "time", SimpleNamespace(**clocks)
-    )  # a second of processor time an update
+    clocks = {"monotonic": time.monotonic, "sleep": time.sleep}
+    clocks["process_time"] = lambda: float(len(updates))
+    monkeypatch.setattr(loop, "time", SimpleNamespace(**clocks))
     for _ in range(12):
         stop(monkeypatch, 1, go, run)
     go(run)
@@ -144,9 +134,9 @@ WIDE = options(
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_on_two_threads_too(precision, tmp_path, monkeypatch):
+def test_training_on_two_threads_resumes_exactly(precision, tmp_path, monkeypatch):
     torch.set_num_threads(2)
-    runs = [make_run(tmp_path / name, pairs=300, dev=6) for name in ("whole", "stopped")]
+    runs = [make_run(tmp_path / name, pairs=100, dev=2) for name in ("whole", "stopped")]
     settings = [*WIDE, f"train.precision={precision}"]
     stop(monkeypatch, 1, train, runs[1], assignments=settings)
     for run in runs:
@@ -156,8 +146,8 @@ def test_on_two_threads_too(precision, tmp_path, monkeypatch):
     assert stopped == whole
 
 
-def two_ctrl_c(run, monkeypatch):
-    """Press Ctrl-C twice in the fourth batch: it is the last one."""
+def press_ctrl_c_twice(run, monkeypatch):
+    """Interrupt the fourth batch: no batch follows."""
 
     def twice():
         os.kill(os.getpid(), signal.SIGINT)
@@ -169,26 +159,18 @@ def two_ctrl_c(run, monkeypatch):
     assert calls[0] == 4  # the step was not finished
 
 
-def test_a_second_ctrl_c_ends_at_once(run, monkeypatch):
-    two_ctrl_c(run, monkeypatch)
+def test_second_ctrl_c_ends_the_training_at_once(run, monkeypatch):
+    press_ctrl_c_twice(run, monkeypatch)
     assert checkpoints.candidates(run.system("transformer").checkpoints) == []
 
 
-def test_killed_at_random_times(run, uninterrupted):
-    """SIGKILL whenever it strikes: the newest valid checkpoint never goes backwards, and the end
-    is the same bits.
-    """
+def test_training_killed_at_random_times_resumes_exactly(run, uninterrupted):
+    """The newest valid checkpoint never goes backwards."""
     command = [sys.executable, "-m", "tests.train.killed", str(run.path), *SETTINGS]
     draw = random.Random(3)
     kills = steps = 0
-    with subprocess.Popen(
-        command,
-        cwd=ROOT,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    ) as server:
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen(command, cwd=ROOT, **pipes, text=True) as server:
         for attempt in range(40):
             server.stdin.write(f"{draw.uniform(0.05, 0.6) if attempt < 9 else 60}\n")
             server.stdin.flush()
@@ -206,71 +188,54 @@ def test_killed_at_random_times(run, uninterrupted):
     assert not list(run.system("transformer").checkpoints.glob(".*"))
 
 
-# Computed in parts, where memory was short
+# Batches cut into parts because memory is short
 
 
 def short_of_memory(monkeypatch, calls, positions=60):
-    """Memory holds so many positions while so many batches are computed; then other programs end and
-    it holds everything.
+    """Let memory hold this many positions for the first calls of the backward pass, as if other
+    programs ended then.
     """
     original, done = losses.backward, [0]
 
-    def small(logits_of, hidden, batch, *args):
+    def backward(logits_of, hidden, batch, *args):
         done[0] += 1
         if done[0] <= calls and batch.src.numel() + batch.tgt_out.numel() > positions:
-            raise RuntimeError(
-                "[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 8"
-                " bytes"
-            )
+            raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
         return original(logits_of, hidden, batch, *args)
 
-    monkeypatch.setattr(losses, "backward", small)
+    monkeypatch.setattr(losses, "backward", backward)
 
 
-def test_a_continued_training_splits_the_same_batches(tmp_path, monkeypatch, stderr, uninterrupted):
+@pytest.mark.parametrize(("packed", "positions"), [("no", 60), ("yes", 100)])
+def test_resumed_training_cuts_the_same_batches(
+    packed, positions, tmp_path, monkeypatch, stderr, uninterrupted
+):
+    packing = f"train.packed={packed}"
     runs = [make_run(tmp_path / name) for name in ("whole", "stopped")]
     with monkeypatch.context() as patch:
-        short_of_memory(patch, calls=12)
-        go(runs[0])
+        short_of_memory(patch, 12, positions)
+        go(runs[0], packing)
     with monkeypatch.context() as patch:
-        short_of_memory(patch, calls=12)
-        stop(monkeypatch, 3, go, runs[1])
+        short_of_memory(patch, 12, positions)
+        stop(monkeypatch, 3, go, runs[1], packing)
     stderr()
-    go(runs[1])
+    go(runs[1], packing)
+    message = stderr()
     whole, stopped = map(outcome, runs)
-    assert (
-        f"a batch of {whole['state']['split_from']} positions does not fit into memory" in stderr()
-    )
     assert stopped == whole
+    split_from = whole["state"]["split_from"]
+    assert f"a batch of {split_from} positions does not fit into memory" in message
     assert uninterrupted["state"]["split_from"] is None
-    assert (
-        uninterrupted["model.safetensors"] != whole["model.safetensors"]
-    )  # other masks: what the warning says
-
-
-def test_packed_batches_continue_and_split_the_same(tmp_path, monkeypatch, uninterrupted):
-    runs = [make_run(tmp_path / name) for name in ("whole", "stopped")]
-    for run in runs:
-        with monkeypatch.context() as patch:
-            short_of_memory(patch, calls=12, positions=100)
-            if run is runs[1]:
-                stop(monkeypatch, 3, go, run, "train.packed=yes")
-            else:
-                go(run, "train.packed=yes")
-    go(runs[1], "train.packed=yes")
-    whole, stopped = map(outcome, runs)
-    assert stopped == whole
-    assert whole["state"]["split_from"] is not None
-    # The same pairs, with other masks.
+    # The same pairs, with other masks, as the warning says.
     assert whole["state"]["tokens"] == uninterrupted["state"]["tokens"]
     assert whole["model.safetensors"] != uninterrupted["model.safetensors"]
 
 
-def test_on_another_machine_memory_is_found_anew(run, monkeypatch):
+def test_resuming_on_another_machine_tries_whole_batches_again(run, monkeypatch):
     with monkeypatch.context() as patch:
         short_of_memory(patch, calls=12)
         go(run, "train.max_steps=4")
     assert state_of(run)["split_from"] is not None
     monkeypatch.setattr("nmtkit.nn.hardware._name", lambda device: "a machine with more memory")
     go(run)
-    assert outcome(run)["state"]["split_from"] is None
+    assert state_of(run)["split_from"] is None

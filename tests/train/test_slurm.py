@@ -1,6 +1,4 @@
-"""The recipe for Slurm, run as a job would run it, with srun and scontrol put in their places by
-scripts that do what matters here.
-"""
+"""The recipe for Slurm, run as a job runs it, with stand-ins for srun and scontrol."""
 
 import os
 import subprocess
@@ -10,7 +8,7 @@ import pytest
 
 from tests import ROOT
 from tests.recipes.recipe_calls import note_installed
-from tests.train.tiny import last, make_run, options
+from tests.train.tiny import as_arguments, last, make_run, options
 
 RECIPE = ROOT / "recipes" / "slurm" / "train.sbatch"
 
@@ -30,8 +28,8 @@ if [ "$1 $2" = "show hostnames" ]; then echo localhost; echo never-reached; else
 
 @pytest.fixture
 def job(tmp_path):
-    """A function that runs the recipe with a `python` of the given text and arguments, and gives
-    the process and what scontrol was told.
+    """A function: run the recipe with this text as `python` and with these arguments; return the
+    process, the job's number and the arguments that scontrol got.
     """
 
     def script(name, text):
@@ -46,62 +44,48 @@ def job(tmp_path):
         script("python", python)
         note_installed(tmp_path)
         number = os.getpid()  # of which the recipe makes a port
-        slurm = {
+        environment = {
+            **os.environ,
             "SLURM_SUBMIT_DIR": str(ROOT),
             "SLURM_JOB_NODELIST": "localhost",
             "SLURM_JOB_ID": str(number),
             "SLURM_CPUS_PER_TASK": "1",
-        }
-        environment = {
-            **os.environ,
-            **slurm,
             "NMTKIT_VENV": str(tmp_path),
             "LOGS": str(tmp_path),
             "NMTKIT_RANK_TIMEOUT": "120",
         }
         command = ["bash", str(RECIPE), *arguments]
-        done = subprocess.run(
-            command,
-            env=environment,
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
-        told = tmp_path / "scontrol"
-        return done, number, told.read_text() if told.exists() else ""
+        options = {"capture_output": True, "text": True, "timeout": 300, "check": False}
+        done = subprocess.run(command, env=environment, cwd=tmp_path, **options)
+        calls = tmp_path / "scontrol"
+        return done, number, calls.read_text() if calls.exists() else ""
 
     return run
 
 
-def test_it_is_bash():
-    assert subprocess.run(["bash", "-n", str(RECIPE)], check=False).returncode == 0
-
-
 @pytest.mark.parametrize("code", [0, 2, 3, 75, 130, 143])
-def test_only_a_stopped_training_goes_back_to_the_queue(job, code):
+def test_only_a_stopped_training_is_requeued(job, code):
     python = (
         '#!/usr/bin/env bash\necho "rank $RANK of $WORLD_SIZE, local $LOCAL_RANK, at $MASTER_ADDR:'
         f' $*" >&2\nexit {code}\n'
     )
-    done, number, told = job(python, "--system", "two words")
+    done, number, requeued = job(python, "--system", "two words")
     assert done.returncode == code, done.stderr
     for rank in (0, 1):
         assert (
             f"rank {rank} of 2, local {rank}, at localhost: -m nmtkit train --system two words\n"
             in done.stderr
         )
-    assert told == (f"requeue {number}\n" if code in {75, 130, 143} else "")
+    assert requeued == (f"requeue {number}\n" if code in {75, 130, 143} else "")
 
 
-def test_the_ranks_train_together(job, tmp_path):
+def test_tasks_of_a_job_train_as_ranks(job, tmp_path):
     run = make_run(tmp_path / "run", pairs=30, dev=0)
-    settings = [part for value in options("train.max_steps=2") for part in ("--set", value)]
-    done, _, told = job(
+    settings = as_arguments(options("train.max_steps=2"))
+    done, _, requeued = job(
         f'#!/usr/bin/env bash\nexec {sys.executable} "$@"\n', "--run", str(run.path), *settings
     )
     assert done.returncode == 0, done.stderr
     assert ": 2 processes\n" in done.stderr
-    assert told == ""
+    assert requeued == ""
     assert last(run).name == "step-00000002"

@@ -3,14 +3,13 @@ settings.
 """
 
 import os
-import signal
 from functools import partial
 
 import pytest
 import torch
 
 from nmtkit import console, files, settings
-from nmtkit.errors import ConfigError, DataError, EnvironmentProblem, Interrupted
+from nmtkit.errors import ConfigError, DataError, EnvironmentProblem
 from nmtkit.models import checkpoints, loading
 from nmtkit.models.properties import NOT_CAUSAL
 from nmtkit.models.variants import common_width
@@ -20,7 +19,6 @@ from nmtkit.records import SystemRecord
 from nmtkit.run import Run
 from nmtkit.settings import TrainSettings
 from nmtkit.train import loop, saving
-from nmtkit.train.gradients import Gradients
 from nmtkit.train.options import TrainOptions
 from nmtkit.train.plan import make_plan
 from nmtkit.train.schedule import Plateau
@@ -29,9 +27,11 @@ from nmtkit.train.state import Best, TrainState
 from nmtkit.train.stop import reason_to_end
 from nmtkit.train.validation import Validator
 from nmtkit.translate import systems
+from tests.faults.trainings import fail, interfere
 from tests.manifests import read_json
 from tests.refused import refused
 from tests.toy_recurrent import ToyRecurrent
+from tests.train.test_resume import stop
 from tests.train.tiny import (
     FOUR_STEPS,
     QUIET,
@@ -251,21 +251,9 @@ def test_metrics_cover_every_update_once_over_resumed_trainings(run, system, std
 
 
 def test_log_has_stops_and_warnings_of_all_parts_of_a_training(run, system, monkeypatch):
-    compute = Gradients.compute
-
-    def compute_and_stop(self, update, step, *more):
-        if step == 2:
-            signal.raise_signal(signal.SIGTERM)
-        return compute(self, update, step, *more)
-
-    def skip(*_):
-        console.warn("one update is skipped")
-        return True
-
-    with monkeypatch.context() as patch, pytest.raises(Interrupted):
-        patch.setattr(Gradients, "compute", compute_and_stop)
-        go(run)
-    monkeypatch.setattr(loop.divergence, "check_finite", skip)
+    stop(monkeypatch, 2, go, run)
+    warn = partial(console.warn, "one update is skipped")
+    interfere(monkeypatch, loop.divergence, "check_finite", {1}, warn)
     go(run)
     log = (system.path / "train.log").read_text("utf-8")
     messages = [
@@ -323,10 +311,7 @@ def test_fault_in_a_users_model_names_its_file_and_line(run, monkeypatch, dry_ru
 
 @pytest.mark.parametrize("fault", [RuntimeError("CUDA out of memory"), MemoryError()])
 def test_fault_of_the_machine_is_not_blamed_on_a_users_model(run, monkeypatch, fault):
-    def encode(*_):
-        raise fault
-
-    monkeypatch.setattr(ToyRecurrent, "encode", encode)
+    fail(monkeypatch, ToyRecurrent, "encode", fault, range(100))
     with pytest.raises((type(fault), EnvironmentProblem)):
         toy_step(run, name="mine")
 

@@ -1,27 +1,27 @@
-"""train.subword_dropout: other subwords of the same words in each epoch, resumable bit for bit."""
+"""train.subword_dropout: each epoch has other subwords of the same words, and a training resumes
+exactly.
+"""
 
 import itertools
 import math
+import operator
 from collections import Counter
 from random import Random
 
-import numpy as np
 import pytest
 
 from nmtkit.data import resegmented
 from nmtkit.data.resegmented import Resegmented
 from nmtkit.data.store import Store
 from nmtkit.errors import ConfigError
-from nmtkit.models import checkpoints
-from nmtkit.models.checkpoints import load_weights
 from nmtkit.prep.stage import prep
 from nmtkit.text.side import load_splitter
 from nmtkit.text.vocabulary import EOS, UNK, load_vocabularies
 from nmtkit.train.stage import train
 from tests.prep.real import lines
 from tests.refused import refused
-from tests.train.test_ranks import Together, arguments
-from tests.train.tiny import MODEL, TRAIN
+from tests.train.test_ranks import largest_difference, train_in_ranks, weights
+from tests.train.tiny import MODEL, TRAIN, equal_tensors, saved_weights
 
 KINDS = {
     "bpe": ["prep.merges=700"],
@@ -56,10 +56,14 @@ def run_of(shared, tmp_path_factory):
     return made
 
 
+def splitters_of(run):
+    return [load_splitter(run.prep, side) for side in ("src", "tgt")]
+
+
 def pairs_of(run, strength=0.3, seed=1):
-    splitters = [load_splitter(run.prep, side) for side in ("src", "tgt")]
-    store = Store(run.prep / "train")
-    pairs = Resegmented(store, splitters, load_vocabularies(run.prep), strength, seed)
+    """The training set with subwords drawn in epoch 0."""
+    store, vocabularies = Store(run.prep / "train"), load_vocabularies(run.prep)
+    pairs = Resegmented(store, splitters_of(run), vocabularies, strength, seed)
     pairs.begin(0, 0, [0])
     return pairs
 
@@ -68,45 +72,53 @@ def sentences(pairs):
     return [ids.tolist() for row in range(len(pairs)) for ids in (pairs.src(row), pairs.tgt(row))]
 
 
-@pytest.mark.parametrize("kind", ["bpe", "unigram", "spm-bpe"])
-def test_an_epoch_has_the_same_words_and_depends_on_nothing_but_seed_and_number(
-    run_of, kind, monkeypatch
-):
+EVERY_KIND = pytest.mark.parametrize("kind", ["bpe", "unigram", "spm-bpe"])
+
+
+@EVERY_KIND
+def test_drawn_sentences_have_other_subwords_of_the_same_words(run_of, kind):
     run = run_of(kind)
-    store, pairs = Store(run.prep / "train"), pairs_of(run)
-    vocabularies = load_vocabularies(run.prep)
-    splitters = [load_splitter(run.prep, side) for side in ("src", "tgt")]
-    first = sentences(pairs)
-    changed = 0
-    for number, (new, old) in enumerate(zip(first, sentences(store), strict=True)):
+    pairs, vocabularies, splitters = pairs_of(run), load_vocabularies(run.prep), splitters_of(run)
+    drawn, prepared = sentences(pairs), sentences(Store(run.prep / "train"))
+    for number, both in enumerate(zip(drawn, prepared, strict=True)):
         side = number % 2
-        subwords = [[vocabularies[side][i] for i in ids[:-1]] for ids in (new, old)]
-        words = [splitters[side].join(line) for line in subwords]
-        assert words[0] == words[1] and new[-1] == EOS and new.count(EOS) == 1
-        assert new.count(UNK) == old.count(UNK)
-        changed += new != old
-    assert changed > 0.9 * len(first)
-    types = pairs._words.types
+        words = {splitters[side].join([vocabularies[side][i] for i in ids[:-1]]) for ids in both}
+        assert len(words) == 1
+        assert [(ids[-1], ids.count(EOS)) for ids in both] == [(EOS, 1)] * 2
+        assert both[0].count(UNK) == both[1].count(UNK)
+    changed = sum(map(operator.ne, drawn, prepared))
+    assert changed > 0.9 * len(drawn)
+    for side, lengths in enumerate(pairs.shard_lengths(0)):
+        assert lengths.tolist() == [len(ids) for ids in drawn[side::2]]
+
+
+@EVERY_KIND
+def test_words_without_dropout_have_the_prepared_subwords(run_of, kind):
+    run = run_of(kind)
+    vocabularies, splitters = load_vocabularies(run.prep), splitters_of(run)
+    types = pairs_of(run)._words.types
     assert all(ids == [EOS] for _, _, ids in types if EOS in ids)
     for side, text, ids in types:
         pieces = [vocabularies[side][i] for i in ids]
         assert not text or splitters[side].segment([text]) == pieces
-    lengths = np.array([len(ids) for ids in first])
-    for side, found in enumerate(pairs.shard_lengths(0)):
-        assert found.tolist() == lengths[side::2].tolist()
+
+
+@EVERY_KIND
+def test_draw_depends_on_seed_and_epoch_alone(run_of, kind, monkeypatch):
+    pairs = pairs_of(run_of(kind))
+    first = sentences(pairs)
     pairs.begin(1, 0, [0])
     second = sentences(pairs)
-    assert second != first
+    assert second != first != sentences(pairs_of(run_of(kind), seed=2))
     monkeypatch.setattr(resegmented, "ROWS", 7)
-    other = pairs_of(run)
+    other = pairs_of(run_of(kind))
     assert sentences(other) == first
     other.begin(4, 0, [0])
     other.begin(1, 0, [0])
     assert sentences(other) == second
-    assert sentences(pairs_of(run, seed=2)) != first
 
 
-def test_every_epoch_window_and_seed_has_other_segmentations_in_other_places(run_of, monkeypatch):
+def test_epochs_windows_and_seeds_draw_other_segmentations_of_other_words(run_of, monkeypatch):
     texts = []
     monkeypatch.setattr(resegmented, "Random", lambda text: texts.append(text) or Random(3))
     pairs = pairs_of(run_of("bpe"))
@@ -119,10 +131,9 @@ def test_every_epoch_window_and_seed_has_other_segmentations_in_other_places(run
     assert all(a != b for a, b in itertools.combinations(drawn, 2))
 
 
-def test_strength_0_is_the_prepared_text_and_strength_1_characters(run_of):
+def test_dropout_0_keeps_the_prepared_subwords_and_dropout_1_gives_characters(run_of):
     run = run_of("bpe")
-    store = Store(run.prep / "train")
-    assert sentences(pairs_of(run, 0.0)) == sentences(store)
+    assert sentences(pairs_of(run, 0.0)) == sentences(Store(run.prep / "train"))
     vocabularies, pairs = load_vocabularies(run.prep), pairs_of(run, 1.0)
     sizes = [
         len(vocabularies[0][i].removesuffix("@@"))
@@ -132,33 +143,29 @@ def test_strength_0_is_the_prepared_text_and_strength_1_characters(run_of):
     assert sizes.count(1) > 0.9 * len(sizes)
 
 
-def test_each_place_of_a_word_has_a_draw_of_its_own(run_of):
-    """A frequent word has the segmentations of its distribution."""
+def test_frequent_word_has_the_segmentations_of_its_distribution(run_of):
     run = run_of("bpe")
     vocabulary, pairs = load_vocabularies(run.prep)[1], pairs_of(run, 0.2)
-    drawn = Counter()
+    drawn, expected = Counter(), Counter()
     for epoch in range(60):
         pairs.begin(epoch, 0, [0])
         for row in range(len(pairs)):
             subwords = [vocabulary[i] for i in pairs.tgt(row)[:-1].tolist()]
-            text = " ".join(subwords).replace("@@ ", "|").split(" ")
-            drawn.update(word for word in text if word.replace("|", "") == "with")
-    draw, random, total = (
-        load_splitter(run.prep, "tgt").sampler(0.2, set()),
-        Random(3),
-        sum(drawn.values()),
-    )
-    usual = load_splitter(run.prep, "tgt").segment(["with"])
-    wanted = Counter()
+            words = " ".join(subwords).replace("@@ ", "|").split(" ")
+            drawn.update(word for word in words if word.replace("|", "") == "with")
+    splitter, random = load_splitter(run.prep, "tgt"), Random(3)
+    sample, usual = splitter.sampler(0.2, set()), splitter.segment(["with"])
     for _ in range(20_000):
-        pieces = draw("with", random)
+        pieces = sample("with", random)
         known = all(piece in vocabulary for piece in pieces)
-        wanted["|".join(pieces if known else usual).replace("@@", "")] += 1
-    assert drawn.keys() <= wanted.keys() and len(drawn) > 3
-    for word, count in wanted.items():
+        expected["|".join(pieces if known else usual).replace("@@", "")] += 1
+    assert drawn.keys() <= expected.keys() and len(drawn) > 3
+    # The draws of an epoch are shared: only 60 · DRAWS are independent.
+    total = drawn.total()
+    independent = min(total, 60 * resegmented.DRAWS)
+    for word, count in expected.items():
         share = count / 20_000
-        # the draws of an epoch are shared, so only 60 · DRAWS are independent
-        spread = math.sqrt(share * (1 - share) / min(total, 60 * resegmented.DRAWS))
+        spread = math.sqrt(share * (1 - share) / independent)
         assert abs(drawn[word] / total - share) < 6 * spread + 0.01
 
 
@@ -167,12 +174,11 @@ def weights_after(run, name, *steps, dropout=0.2):
         values = [*MODEL, *TRAIN, f"train.max_steps={count}", f"train.subword_dropout={dropout}"]
         values += ["train.update_size=1500", "train.batch_size=400", "train.dev_bleu=false"]
         train(run, variant="transformer", name=name, assignments=values, device="cpu")
-    path = checkpoints.candidates(run.system(name).checkpoints)[-1]
-    return load_weights(path)
+    return saved_weights(run, name)
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram"])
-def test_continued_is_as_if_never_stopped(run_of, kind, monkeypatch):
+def test_stopped_training_with_subword_dropout_resumes_exactly(run_of, kind, monkeypatch):
     """An epoch is a handful of updates, and updates cross the borders of epochs."""
     epochs, begin = [], Resegmented.begin
     monkeypatch.setattr(
@@ -181,27 +187,20 @@ def test_continued_is_as_if_never_stopped(run_of, kind, monkeypatch):
     run = run_of(kind)
     whole = weights_after(run, "whole", 12)
     assert epochs == [*range(epochs[-1] + 1)] and epochs[-1] > 1
-    parts = weights_after(run, "parts", 3, 7, 12)
-    assert all((whole[name] == parts[name]).all() for name in whole)
-    without = weights_after(run, "without", 12, dropout=0)
-    assert any((whole[name] != without[name]).any() for name in whole)
+    assert equal_tensors(whole, weights_after(run, "parts", 3, 7, 12))
+    assert not equal_tensors(whole, weights_after(run, "without", 12, dropout=0))
 
 
-def test_two_processes_draw_the_same(run_of, tmp_path, monkeypatch):
+def test_ranks_draw_the_subwords_of_one_process(run_of, tmp_path, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     run = run_of("bpe")
     values = ["train.subword_dropout=0.3", "train.batch_size=400", "train.update_size=1000"]
-    for world in (1, 2):
-        call = arguments(run, *values, "train.dev_bleu=false", name=f"of{world}")
-        Together(tmp_path / f"of{world}", world, call).ended(*[0] * world)
-    one, two = (
-        load_weights(checkpoints.candidates(run.system(name).checkpoints)[-1])
-        for name in ("of1", "of2")
-    )
-    assert max(float((one[name] - two[name]).abs().max()) for name in one) < 1e-5
+    for ranks in (1, 2):
+        train_in_ranks(tmp_path, run, ranks, *values, "train.dev_bleu=false", name=f"of{ranks}")
+    assert largest_difference(weights(run, "of1", 6), weights(run, "of2", 6)) < 1e-5
 
 
-def test_whole_words_are_refused(run_of):
+def test_subword_dropout_is_refused_for_whole_words(run_of):
     error = refused(
         ConfigError, "not split into subwords", weights_after, run_of("none"), "system", 2
     )

@@ -1,5 +1,5 @@
-"""Validation: dev loss and BLEU, translations as `translate` makes them, and which checkpoint is the
-best.
+"""Validation: dev loss and BLEU, translations as `translate` makes them, and the choice of the
+best checkpoint.
 """
 
 from functools import partial

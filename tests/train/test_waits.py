@@ -1,4 +1,6 @@
-"""Waits for the device: one for each line of the log, counted on a CPU by a stand-in."""
+"""A training waits for its device once a line of the log; on a CPU, operations that would wait are
+counted.
+"""
 
 import contextlib
 from types import SimpleNamespace
@@ -8,15 +10,13 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from nmtkit import files
-from nmtkit.data.documents import documents_file
 from nmtkit.models.variants import load_variant
 from nmtkit.nn import cpu
 from nmtkit.train import loop
 from nmtkit.train.loop import Trainer
 from nmtkit.train.stage import train
 from tests.models.cases import DISTINCT
-from tests.train.tiny import TRAIN, make_run, metrics, options, state_of
+from tests.train.tiny import TRAIN, make_run, mark_documents, metrics, options, state_of
 
 SETTINGS = ("train.log_every=4", "train.update_size=150", "train.validate_every=1000")
 RECURRENT = ("model.d_hidden=8", "model.d_embedding=8")
@@ -26,7 +26,7 @@ LISTS = {torch.Tensor.tolist, torch.Tensor.numpy, torch.Tensor.cpu}
 
 
 class Reads(TorchDispatchMode):
-    """Counts what would make the host wait for a GPU."""
+    """Records operations for which the host would wait for a GPU."""
 
     def __init__(self, reads):
         super().__init__()
@@ -41,7 +41,7 @@ class Reads(TorchDispatchMode):
 
 
 class Lists(TorchFunctionMode):
-    """Counts the calls that copy a tensor to the host without an operation."""
+    """Records calls that copy a tensor to the host without an operation."""
 
     def __init__(self, reads):
         super().__init__()
@@ -57,7 +57,7 @@ class Lists(TorchFunctionMode):
 
 
 def emulate(monkeypatch):
-    """Take the paths that a GPU takes, on a CPU."""
+    """Take the code paths of a GPU, on a CPU."""
     monkeypatch.setattr(cpu, "writes_attention_out", lambda q, k: False)
     monkeypatch.setattr(cpu, "reads_at_once", lambda x: False)
     monkeypatch.setattr(cpu, "row_multiple", lambda device: 1)
@@ -65,7 +65,7 @@ def emulate(monkeypatch):
 
 
 @pytest.mark.parametrize("variant", sorted({*DISTINCT} - {"transformer-cycle"}))
-def test_an_update_waits_for_the_device_at_a_line_of_the_log_only(variant, tmp_path, monkeypatch):
+def test_updates_wait_for_the_device_at_lines_of_the_log_only(variant, tmp_path, monkeypatch):
     """With documents, which some variants read."""
     emulate(monkeypatch)
     reads, of_updates, update = [], [], Trainer.update
@@ -78,7 +78,7 @@ def test_an_update_waits_for_the_device_at_a_line_of_the_log_only(variant, tmp_p
 
     monkeypatch.setattr(Trainer, "update", counted)
     run = make_run(tmp_path / "run", pairs=120, dev=0)
-    files.write_lines(documents_file(run.prep, "train"), list(map(str, range(0, 120, 6))))
+    mark_documents(run, "train", range(0, 120, 6))
     recurrent = "d_hidden" in load_variant(variant).Settings.model_fields
     model = (*TRAIN, *RECURRENT) if recurrent else options()
     more = ("train.max_steps=8", "train.ema=0.9", "train.clip_norm=0.5")
@@ -86,15 +86,15 @@ def test_an_update_waits_for_the_device_at_a_line_of_the_log_only(variant, tmp_p
     assert of_updates == [[], [], [], ["tolist"]] * 2
 
 
-def test_the_wait_is_time_of_the_updates(run, monkeypatch):
+def test_waiting_for_the_device_counts_as_time_of_the_updates(run, monkeypatch):
     """Also before a validation and a checkpoint. An update takes a second of the device alone."""
     clock, count = [0.0], Trainer._count
 
-    def waited(self, *update):
+    def wait_and_count(self, *update):
         clock[0] += 1
         count(self, *update)
 
-    monkeypatch.setattr(Trainer, "_count", waited)
+    monkeypatch.setattr(Trainer, "_count", wait_and_count)
     clocks = dict.fromkeys(("monotonic", "process_time"), lambda: clock[0])
     monkeypatch.setattr(loop, "time", SimpleNamespace(**clocks))
     more = ("train.max_steps=12", "train.validate_every=3", "train.checkpoint_every=5")

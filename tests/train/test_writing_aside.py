@@ -1,10 +1,7 @@
-"""Checkpoints are written while the training goes on: the same files as if it had waited."""
+"""Checkpoints are written in a thread while the training goes on."""
 
 import errno
-import os
 import signal
-import subprocess
-import sys
 import threading
 
 import pytest
@@ -12,8 +9,8 @@ import pytest
 from nmtkit.errors import EnvironmentProblem, TrainingDiverged
 from nmtkit.models import checkpoints
 from nmtkit.train import loop, saving
-from tests import ROOT
 from tests.faults.trainings import fail
+from tests.processes import python
 from tests.refused import refused
 from tests.train.tiny import make_run, options, saved, trainer
 
@@ -28,8 +25,8 @@ SETTINGS = options(
 go = trainer(SETTINGS)
 
 
-def tensors(run):
-    """The bytes of all tensors of all checkpoints."""
+def tensor_files(run):
+    """The bytes of all files of tensors, of all checkpoints."""
     folder = run.system("transformer").checkpoints
     paths = sorted(folder.glob("*/*.safetensors"))
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
@@ -40,30 +37,29 @@ def test_updates_go_on_while_a_checkpoint_is_written(run, tmp_path, monkeypatch,
     """The write of step 2 does not begin before step 4 is reached."""
     whole = make_run(tmp_path / "whole")
     go(whole, *extra)
-    further, save, update = threading.Event(), checkpoints.save, loop.Trainer.update
-    steps = {}
+    step_4, save, update = threading.Event(), checkpoints.save, loop.Trainer.update
+    in_main_thread = {}
 
-    def late(folder, step, *rest):
+    def save_later(folder, step, *rest):
         if step == 2:
-            assert further.wait(60)
-        steps[step] = threading.current_thread() is threading.main_thread()
+            assert step_4.wait(60)
+        in_main_thread[step] = threading.current_thread() is threading.main_thread()
         return save(folder, step, *rest)
 
     def counted(self):
         update(self)
         if self.state.step == 4:
-            further.set()
+            step_4.set()
 
-    monkeypatch.setattr(checkpoints, "save", late)
+    monkeypatch.setattr(checkpoints, "save", save_later)
     monkeypatch.setattr(loop.Trainer, "update", counted)
     go(run, *extra)
-    assert steps == dict.fromkeys((2, 4, 6, 8), False)
-    assert tensors(run) == tensors(whole) and len(tensors(run)) == 8
+    assert in_main_thread == dict.fromkeys((2, 4, 6, 8), False)
+    assert tensor_files(run) == tensor_files(whole) and len(tensor_files(run)) == 8
 
 
-def test_a_failed_write_ends_the_training_at_the_next_update(run, monkeypatch):
-    failed, save = threading.Event(), checkpoints.save
-    steps, update = [], loop.Trainer.update
+def test_failed_write_ends_the_training_at_the_next_update(run, monkeypatch):
+    steps, save, update = [], checkpoints.save, loop.Trainer.update
 
     def failing(folder, step, *rest):
         if step == 4:
@@ -72,8 +68,7 @@ def test_a_failed_write_ends_the_training_at_the_next_update(run, monkeypatch):
 
     def waiting(self):
         if self.state.step == 4:  # the write has failed before the fifth update ends
-            self.writer._writing.exception(60)
-            failed.set()
+            assert self.writer._writing.exception(60)
         update(self)
         steps.append(self.state.step)
 
@@ -81,34 +76,21 @@ def test_a_failed_write_ends_the_training_at_the_next_update(run, monkeypatch):
     monkeypatch.setattr(loop.Trainer, "update", waiting)
     with pytest.raises(EnvironmentProblem, match="step-00000004: no disk"):
         go(run)
-    assert failed.is_set() and steps == [1, 2, 3, 4, 5]
+    assert steps == [1, 2, 3, 4, 5]
     assert [p.name for p in saved(run)] == ["step-00000002"]
 
 
-def test_the_last_write_must_succeed_too(run, monkeypatch):
+def test_failed_write_of_the_last_checkpoint_is_an_error(run, monkeypatch):
     fail(monkeypatch, checkpoints, "save", EnvironmentProblem("no disk"), {4, 5})
     with pytest.raises(EnvironmentProblem, match="no disk"):
         go(run)
 
 
-def test_another_error_waits_for_the_write_and_is_told(run, monkeypatch):
-    written, save, update = [], checkpoints.save, loop.Trainer.update
-
-    def kept(folder, step, *rest):
-        written.append(step)
-        return save(folder, step, *rest)
-
-    def diverging(self):
-        if self.state.step == 2:
-            raise TrainingDiverged("the loss is not finite")
-        update(self)
-
-    monkeypatch.setattr(checkpoints, "save", kept)
-    monkeypatch.setattr(loop.Trainer, "update", diverging)
+def test_checkpoint_is_complete_if_the_training_fails_meanwhile(run, monkeypatch):
+    fail(monkeypatch, loop.Trainer, "update", TrainingDiverged("the loss is not finite"), {3})
     with pytest.raises(TrainingDiverged):
         go(run)
-    assert written == [2]
-    assert len(saved(run)) == 1
+    assert [path.name for path in saved(run)] == ["step-00000002"]
 
 
 KILLED = """
@@ -128,29 +110,21 @@ train(Run(Path(sys.argv[1])), assignments=sys.argv[2:])
 """
 
 
-def test_a_kill_during_a_write_leaves_the_checkpoint_before(run, tmp_path):
-    """And the training that continues ends with the bits of one that was never killed."""
+def test_kill_during_a_write_leaves_the_checkpoint_before_it(run, tmp_path):
+    """From which the training resumes exactly."""
     whole = make_run(tmp_path / "whole")
     go(whole)
-    command = [sys.executable, "-c", KILLED]
-    done = subprocess.run(
-        [*command, str(run.path), *SETTINGS],
-        cwd=ROOT,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        check=False,
-    )
+    done = python("-c", KILLED, str(run.path), *SETTINGS)
     assert done.returncode == -signal.SIGKILL, done.stderr
-    names = [p.name for p in saved(run)]
-    assert names == ["step-00000002"]
+    assert [path.name for path in saved(run)] == ["step-00000002"]
     go(run)
-    assert tensors(run) == tensors(whole)
+    assert tensor_files(run) == tensor_files(whole)
 
 
 @pytest.mark.parametrize(
     ("number", "pauses"), [(errno.ENOSPC, [0]), (errno.EIO, [0, 2, 4, 8, 16, 30])]
 )
-def test_a_full_disk_gets_one_more_attempt_and_another_failure_a_minute(
+def test_failed_write_is_repeated_once_if_the_disk_is_full_else_for_a_minute(
     monkeypatch, number, pauses
 ):
     slept = []
