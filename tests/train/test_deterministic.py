@@ -177,8 +177,8 @@ def test_deterministic_training_has_the_same_bits_and_deterministic_operations_o
     operations, states = Operations(), []
 
     @contextlib.contextmanager
-    def watched(wanted, device):
-        with ours.deterministic(wanted, device), operations:
+    def watched(enabled, device):
+        with ours.deterministic(enabled, device), operations:
             states.append(flags())
             monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", True)
             yield

@@ -79,10 +79,10 @@ def test_loss_and_gradients_equal_the_formula(chunk, smoothing, top, device_path
     found = losses.backward(logits_of, hidden, batch, smoothing, 1 / 16, chunk)
     assert float(found[0]) == pytest.approx(total.item(), abs=1e-10)
     assert float(found[1]) == pytest.approx(nll, abs=1e-10)
-    for gradient, wanted in zip(
+    for gradient, exact in zip(
         [hidden.grad, linear.weight.grad, linear.bias.grad], expected, strict=True
     ):
-        assert torch.allclose(gradient, wanted, atol=1e-12, rtol=1e-10)
+        assert torch.allclose(gradient, exact, atol=1e-12, rtol=1e-10)
     again = losses.evaluate(logits_of, hidden, batch, chunk)
     assert float(again) == pytest.approx(nll, abs=1e-10)
     assert not again.requires_grad
@@ -97,6 +97,13 @@ def test_large_logits_do_not_overflow(device_path):
     assert float(found[1]) == pytest.approx(float(exact), rel=1e-5)
     assert float(found[1]) / 16 > 1000  # far beyond what a probability can be told apart from zero
     assert torch.isfinite(big.grad).all()
+
+
+def test_large_bfloat16_logits_have_the_loss_of_float64(device_path):
+    x = (1000 * torch.randn(16, V, generator=torch.Generator().manual_seed(1))).bfloat16()
+    y = torch.arange(16)[:, None] % V
+    (found, _), (expected, _) = (losses.chunk_loss(z, y, 0.1, 1.0) for z in (x, x.double()))
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=0)
 
 
 def test_logits_are_computed_in_equal_chunks():

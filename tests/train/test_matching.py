@@ -38,17 +38,17 @@ def model_of(run, name):
     ("variant", "more"), [("transformer", ()), ("enc-dc", ("model.local=none",))]
 )
 def test_matched_width_is_the_closest_of_all_widths(run, variant, more, stderr):
-    wanted = test_dual_context.count(model_of(run, "enc-dc").settings, V)
+    expected = test_dual_context.count(model_of(run, "enc-dc").settings, V)
     stderr()
     match(run, *more, variant=variant)
     settings = model_of(run, "matched").settings
     formula = (test_transformer if variant == "transformer" else test_dual_context).count
     counts = [formula(settings.model_copy(update={"d_ff": f}), V) for f in range(1, 400)]
-    distances = [abs(count - wanted) for count in counts]
+    distances = [abs(count - expected) for count in counts]
     best = 1 + distances.index(min(distances))
     assert settings.d_ff == run.system("matched").read_config().model["d_ff"] == best
     assert 1 < best < 399 and best != 32  # neither the ends nor the baseline's
-    message = f"model.d_ff = {best}: {counts[best - 1]:,} parameters; 'enc-dc' has {wanted:,}"
+    message = f"model.d_ff = {best}: {counts[best - 1]:,} parameters; 'enc-dc' has {expected:,}"
     assert message in stderr()
     assert message in (run.system("matched").path / "train.log").read_text("utf-8")
     assert count_parameters(model_of(run, "matched")) == counts[best - 1]

@@ -9,10 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nmtkit.data.batch_lists import padded_positions
+from nmtkit.data.store import Store
 from nmtkit.settings import TrainSettings
 from nmtkit.train import gradients, updates
 from nmtkit.train import loss as losses
-from nmtkit.train.updates import equal_parts
+from nmtkit.train.updates import Updates, equal_parts
 from tests.faults.test_training import gradients_of_an_update
 from tests.train.test_resume import SETTINGS, outcome, short_of_memory, stop
 from tests.train.tiny import equal_tensors, make_run, metrics, state_of, trainer
@@ -98,19 +99,29 @@ def test_batches_are_joined_on_a_gpu_only():
 def test_largest_part_is_tried_first_and_padding_is_logged(run, joined, monkeypatch):
     computed, tokens, original = [], [], losses.backward
 
-    def noted(logits_of, hidden, batch, *rest):
+    def recorded(logits_of, hidden, batch, *rest):
         sides = batch.src, batch.tgt_out
         computed.append(sum(side.numel() for side in sides))
         tokens.append(sum(int(side.count_nonzero()) for side in sides))
         return original(logits_of, hidden, batch, *rest)
 
-    monkeypatch.setattr(losses, "backward", noted)
+    monkeypatch.setattr(losses, "backward", recorded)
     monkeypatch.setattr(updates, "PART", 10**6)  # one part an update
     go(run)
     assert len(computed) == 1 + 12
     assert computed[0] == max(computed[1:3])  # of an epoch of two updates and a rest
     padding = 1 - sum(tokens[1:5]) / sum(computed[1:5])
     assert metrics(run, "train")[0]["padding"] == pytest.approx(padding, abs=1e-5) != 0
+
+
+@pytest.mark.parametrize("update_size", [64, 180])
+def test_probed_updates_of_a_window_are_those_that_the_training_makes(run, update_size):
+    settings = TrainSettings(batch_size=64, update_size=update_size)
+    updates = Updates(Store(run.prep / "train"), settings)
+    probed = list(updates.of_window())
+    assert len(probed) == len(updates.batches) // round(update_size / 64)
+    for update in probed:
+        assert all(map(np.array_equal, update, updates.next()))
 
 
 def test_resumed_training_has_the_same_parts_if_memory_was_short_at_first(

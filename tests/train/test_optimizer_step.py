@@ -79,15 +79,15 @@ def with_scaler(patch, **values):
 
 
 def test_gradients_equal_those_of_float32_and_small_ones_need_the_loss_scale(run, monkeypatch):
-    wanted, norm = gradients_of_first_update(monkeypatch, run, "train.precision=float32")
+    expected, norm = gradients_of_first_update(monkeypatch, run, "train.precision=float32")
     found, scaled_norm = gradients_of_first_update(monkeypatch, run)
-    assert distance(found, wanted) < 4e-3 and scaled_norm == pytest.approx(norm, rel=4e-3)
+    assert distance(found, expected) < 4e-3 and scaled_norm == pytest.approx(norm, rel=4e-3)
     # An update of a million times as many tokens: the loss of each one is a millionth.
     compute = Gradients.compute
     monkeypatch.setattr(
         Gradients, "compute", lambda self, rows, step, n, *m: compute(self, rows, step, n * 1e6, *m)
     )
-    small = {name: gradient / 1e6 for name, gradient in wanted.items()}
+    small = {name: gradient / 1e6 for name, gradient in expected.items()}
     assert distance(gradients_of_first_update(monkeypatch, run)[0], small) < 4e-2
     with monkeypatch.context() as patch:
         with_scaler(patch, init_scale=1.0)
@@ -112,9 +112,9 @@ def test_overflowing_update_is_computed_again_with_a_lower_scale(run, tmp_path, 
     with monkeypatch.context() as patch:
         with_scaler(patch, init_scale=2.0**14)
         go(other)
-    found, wanted = outcome(run), outcome(other)
-    assert (found["state"].pop("overflows"), wanted["state"].pop("overflows")) == (2, 0)
-    assert found == wanted
+    found, expected = outcome(run), outcome(other)
+    assert (found["state"].pop("overflows"), expected["state"].pop("overflows")) == (2, 0)
+    assert found == expected
     assert found["state"]["skipped"] == 0 and found["state"]["scaler"]["scale"] == 2**14
 
 

@@ -8,9 +8,10 @@ import torch
 
 from nmtkit.data.store import Store
 from nmtkit.errors import ConfigError
+from nmtkit.models.base import Vocabularies
 from nmtkit.models.properties import NOT_PACKED
 from nmtkit.models.transformer import Transformer
-from nmtkit.models.variants import VARIANTS
+from nmtkit.models.variants import VARIANTS, build_model
 from nmtkit.nn import gpu
 from nmtkit.settings import TrainSettings
 from nmtkit.train import gradients
@@ -51,11 +52,19 @@ def test_multiple_of_packed_rows_by_model_and_device(variant, packed, device, un
     assert packed_multiple(Case(variant).build(), settings, device) == multiple
 
 
+@pytest.mark.parametrize(("micro_batch", "multiple"), [("auto", 2048), ("batch", 512)])
+def test_packed_rows_of_joined_batches_are_longer(micro_batch, multiple):
+    """A 24th of an update, not an eighth of a batch."""
+    settings = TrainSettings(batch_size=4096, update_size=24 * 2048, micro_batch=micro_batch)
+    assert packed_multiple(Case("transformer").build(), settings, "cuda") == multiple
+
+
 def test_warning_if_a_model_mixes_packed_sentences(run, monkeypatch, stderr):
     def reads_the_word_before(self, x, visible):
         return original(self, x + torch.nn.functional.pad(x, (0, 0, 1, 0))[:, :-1], visible)
 
-    model = Case("transformer").build(dtype=torch.float32).train()
+    sizes = {"d_model": 16, "d_ff": 32, "heads": 2}
+    model = build_model("transformer", sizes, Vocabularies(28, 28, shared=True))
     store = Store(run.prep / "train")
     warn_of_model("its:Own", model, store)
     assert stderr() == ""

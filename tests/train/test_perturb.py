@@ -142,7 +142,7 @@ BOTH = ("train.replace=similar", *STRONG, "train.word_dropout=0.2")
 
 def test_perturbation_that_keeps_all_tokens_does_not_change_the_training(tmp_path):
     """A perturbation that replaces some of them does."""
-    given = {
+    perturbations = {
         "off": (),
         "kept": ("train.replace=uniform", "train.replace_keep=1"),
         "replaced": ("train.replace=uniform", *STRONG),
@@ -150,12 +150,14 @@ def test_perturbation_that_keeps_all_tokens_does_not_change_the_training(tmp_pat
         "left-out": ("train.word_dropout=0.2",),
     }
     outcomes = {}
-    for name, values in given.items():
+    for name, values in perturbations.items():
         run = make_run(tmp_path / name)
         go(run, *values, "train.max_steps=2", "train.dev_bleu=false", "train.samples=0")
         outcomes[name] = outcome(run)
     assert outcomes["kept"] == outcomes["off"]
-    weights = [repr(outcomes[name]["model.safetensors"]) for name in given if name != "kept"]
+    weights = [
+        repr(outcomes[name]["model.safetensors"]) for name in perturbations if name != "kept"
+    ]
     assert len(set(weights)) == 4
 
 

@@ -114,5 +114,5 @@ def test_gradients_of_micro_batches_are_summed_in_float32():
     total, single = gradients(parts), [gradients([part]) for part in parts]
     for name, gradient in total.items():
         assert gradient.dtype == torch.float32
-        wanted = sum(g[name].double() for g in single)
-        assert float((gradient - wanted).norm() / wanted.norm()) < 1e-6, name
+        expected = sum(g[name].double() for g in single)
+        assert float((gradient - expected).norm() / expected.norm()) < 1e-6, name

@@ -7,6 +7,7 @@ import threading
 import pytest
 import torch
 
+from nmtkit.data.resegmented import Resegmented
 from nmtkit.data.store import Store
 from nmtkit.errors import DataError
 from nmtkit.train import gradients, prefetch
@@ -118,4 +119,6 @@ def test_second_ctrl_c_ends_the_thread(run, monkeypatch):
 def test_updates_are_prepared_for_a_gpu_only(monkeypatch):
     monkeypatch.undo()
     assert prefetch.updates_ahead(torch.device("cuda:1"), None) == 3
+    drawn_anew = Resegmented.__new__(Resegmented)
+    assert prefetch.updates_ahead(torch.device("cuda:1"), drawn_anew) == 0
     assert prefetch.updates_ahead(torch.device("cpu"), None) == 0

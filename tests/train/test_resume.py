@@ -10,6 +10,7 @@ import sys
 import time
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -18,6 +19,7 @@ from nmtkit.errors import Interrupted
 from nmtkit.models import checkpoints
 from nmtkit.train import best, loop
 from nmtkit.train import loss as losses
+from nmtkit.train.gradients import seed_everything
 from nmtkit.train.optimizer import OptimizerStep
 from nmtkit.train.stage import train
 from nmtkit.train.validation import Validator
@@ -77,6 +79,28 @@ def uninterrupted(tmp_path_factory):
     run = make_run(tmp_path_factory.mktemp("whole") / "run")
     go(run)
     return outcome(run)
+
+
+def test_log_has_the_passes_over_the_training_set_after_its_last_update(uninterrupted):
+    epochs = [line["epoch"] for line in uninterrupted["curve"] if line["kind"] == "train"]
+    assert epochs == pytest.approx([3 * step / 7 for step in (4, 8, 12)], abs=1e-3)
+
+
+def test_state_counts_the_target_tokens_of_all_updates(uninterrupted):
+    of_lines = [line["tgt_tokens"] for line in uninterrupted["curve"] if line["kind"] == "train"]
+    assert uninterrupted["state"]["tokens"] == sum(of_lines) > 12 * 3 * 40
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [random.random, np.random.rand, lambda: float(torch.rand(1))],
+    ids=["random", "numpy", "torch"],
+)
+def test_each_micro_batch_seeds_all_sources_of_random_numbers(draw):
+    """By seed, update and place in the update, so that a user's model may draw from any source."""
+    places = [(1, 2, 3), (2, 2, 3), (1, 3, 3), (1, 2, 4)]
+    first, second = ([(seed_everything(*place), draw())[1] for place in places] for _ in range(2))
+    assert first == second and len(set(first)) == 4
 
 
 def stop(monkeypatch, call, go, *args, at=(loop.Trainer, "update"), **values):

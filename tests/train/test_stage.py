@@ -136,6 +136,7 @@ def test_config_file_may_have_settings_of_a_schedule_that_set_replaces(run, tmp_
     config.write_text('[train]\nschedule = "plateau"\nplateau_on = "train_loss"\nmin_lr = 1e-5\n')
     plan = plan_of(run, "train.schedule=constant", "train.lr=1e-4", config=config)
     assert (plan.train.schedule, plan.train.min_lr) == ("constant", 1e-5)
+    plan_of(run, "train.replace_keep=0.9")  # the default, which changes nothing
 
 
 def test_unknown_variant_preset_and_run_are_refused(run):
@@ -497,6 +498,13 @@ def test_resuming_without_settings_takes_those_of_the_system(run, mine, stderr):
     for changed in ({"variant": "transformer"}, {"seed": 3}, {"preset": "base"}):
         caught = refused(ConfigError, message, train, run, name="mine", **changed)
         assert "leave out --preset, --config, --seed, --init-from and --set" in caught.hint
+
+
+def test_force_does_not_take_the_settings_of_the_system(run, mine, stderr):
+    stderr()
+    go(run, name="mine", force=True)
+    assert "has the settings of" not in stderr()
+    assert mine.read_config().variant == VARIANT
 
 
 def test_resuming_with_some_settings_takes_the_others_of_the_system(run, mine, stderr):

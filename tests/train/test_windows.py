@@ -11,6 +11,7 @@ from nmtkit.data import order, resegmented
 from nmtkit.data.order import epoch_windows
 from nmtkit.data.resegmented import Resegmented
 from nmtkit.data.store import Store
+from nmtkit.settings import TrainSettings
 from nmtkit.text.splitter import Splitter
 from nmtkit.text.vocabulary import load_vocabularies
 from nmtkit.train import dry_run
@@ -180,6 +181,16 @@ def test_draw_depends_on_epoch_window_and_shards_alone(drawn, monkeypatch):
     for place in ((3, 0, [2, 5]), (2, 1, [2, 5]), (3, 1, [2, 6])):
         other.begin(*place)
         assert sentences(other, FIRST) != sentences(pairs, FIRST)
+
+
+def test_updates_hold_the_subwords_of_two_windows_at_most(drawn, windows):
+    """There are three windows of five shards."""
+    _, _, pairs = drawn
+    updates = Updates(pairs, TrainSettings(batch_size=64))
+    for _ in range(20):
+        updates.next()
+        assert len(pairs._drawn) <= 10
+    assert updates.epoch > 0
 
 
 @pytest.mark.parametrize(
