@@ -89,6 +89,13 @@ def test_resumed_training_reads_its_window_only(tmp_path, monkeypatch, windows):
     assert read == epoch_windows([4] * 15, seed, state["epoch"])[state["window"]]
 
 
+def test_passes_over_the_training_set_grow_with_every_update(tmp_path, windows):
+    store = Store(in_shards(tmp_path / "run").prep / "train")
+    updates = Updates(store, TrainSettings(batch_size=64))
+    passes = [updates.passes for _ in range(20) if updates.next()]
+    assert passes == sorted(set(passes)) and passes[-1] > 1
+
+
 @pytest.mark.parametrize("world", [2, 3])
 def test_ranks_train_the_weights_of_one_process_over_windows(tmp_path, monkeypatch, world):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
