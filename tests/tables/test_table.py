@@ -1,4 +1,4 @@
-"""One table, five forms: values survive, markup is escaped."""
+"""Tables in five formats, and figures: values are kept, markup is escaped, drawings repeat."""
 
 import csv
 import dataclasses
@@ -29,63 +29,56 @@ TABLE = Table(
 )
 
 
-def test_csv_holds_raw_values_and_splits_intervals():
+def test_csv_has_raw_values_and_columns_for_interval_ends():
     rows = list(csv.reader(io.StringIO(TABLE.csv())))
     assert rows[0] == ["name", "bleu", "bleu_low", "bleu_high", "p", "n"]
     assert rows[1] == ["a_b|c", "37.456", "36.0", "38.9", "0.0123", "29000"]
     assert rows[2] == ["{x}\\", "", "", "", "", "0"]
 
 
-def test_json_is_plain():
-    found = json.loads(files.json_text(TABLE.as_json()))
-    assert found["rows"][0] == {
+def test_json_round_trip_keeps_the_table():
+    plain = json.loads(files.json_text(TABLE.as_json()))
+    assert plain["rows"][0] == {
         "name": "a_b|c",
         "bleu": {"value": 37.456, "low": 36.0, "high": 38.9},
         "p": 0.0123,
         "n": 29000,
     }
-    assert found["rows"][1]["bleu"]["value"] is None
-    assert found["notes"] == ["read #1"]
-    stored = StoredTable.model_validate_json(json.dumps(found), strict=True)
+    assert plain["rows"][1]["bleu"]["value"] is None
+    assert plain["notes"] == ["read #1"]
+    stored = StoredTable.model_validate_json(json.dumps(plain), strict=True)
     assert (stored.table.cells(), stored.table.csv()) == (TABLE.cells(), TABLE.csv())
-    assert stored.model_dump() == found
+    assert stored.model_dump() == plain
 
 
-def test_latex_escapes_everything_it_would_read_as_markup():
+def test_latex_escapes_special_characters():
     source = TABLE.latex()
     assert r"a\_b\textbar{}c & 37.46 & [36.00, 38.90] & +0.012 & 29,000 \\" in source
     assert r"\{x\}\textbackslash{} & -- & & -- & 0 \\" in source
     assert r"$\Delta$\_p" in source
-    assert (
-        tex("50 % & $2 #1 ~^<>")
-        == r"50 \% \& \$2 \#1 \textasciitilde{}\textasciicircum{}\textless{}\textgreater{}"
-    )
-    body = [line for line in source.splitlines() if not line.startswith("%")]
-    assert (
-        body[0] == r"\begin{tabular}{lr@{~}rrr}"
-        and body[2] == r"name & \multicolumn{2}{c}{BLEU} & $\Delta$\_p & n \\"
-    )
+    escaped = r"50 \% \& \$2 \#1 \textasciitilde{}\textasciicircum{}\textless{}\textgreater{}"
+    assert tex("50 % & $2 #1 ~^<>") == escaped
+    begin, _, header, *_ = [line for line in source.splitlines() if not line.startswith("%")]
+    assert begin == r"\begin{tabular}{lr@{~}rrr}"
+    assert header == r"name & \multicolumn{2}{c}{BLEU} & $\Delta$\_p & n \\"
 
 
-def test_latex_keeps_what_tex_would_join_or_take_for_an_option():
+def test_latex_breaks_ligatures_and_bracket_arguments():
     assert tex("--set ''a'' ,, a---b") == "-{}-set '{}'a'{}' ,{}, a-{}-{}-b"
     assert tex('"`\nΣα²') == r"''\textasciigrave{} $\Sigma$$\alpha$$^2$"
     rows = [["[10,20)", -0.5], ["*", None], ["a-b", 2]]
-    source = Table(
-        "t", "two\nlines", [Column("a", "a", left=True), Column("b", "b", 1)], rows, ["\\end\nx"]
-    ).latex()
+    columns = [Column("a", "a", left=True), Column("b", "b", 1)]
+    source = Table("t", "two\nlines", columns, rows, ["\\end\nx"]).latex()
     assert source.splitlines()[5:] == [
         *(r"\midrule", r"{}[10,20) & $-$0.5 \\", r"{}* & -- \\", r"a-b & 2 \\"),
         *(r"\bottomrule", r"\end{tabular}", r"% \end x"),
     ]
     assert source.startswith("% two lines\n") and "pdflatex" not in source
-    assert (
-        "% it has letters that pdflatex lacks"
-        in Table("t", "", [Column("a", "a")], [["猫"]]).latex()
-    )
+    chinese = Table("t", "", [Column("a", "a")], [["猫"]]).latex()
+    assert "% it has letters that pdflatex lacks" in chinese
 
 
-def test_markdown_escapes_bars_and_aligns():
+def test_markdown_escapes_markup_and_aligns_columns():
     tags = dataclasses.replace(TABLE, title="</s>", notes=["<unk>, &amp; <10, p < 0.05"])
     title, *_, note = tags.markdown().splitlines()
     assert (title, note.strip()) == (r"**\</s>**", r"\<unk>, \&amp; <10, p < 0.05")
@@ -97,30 +90,30 @@ def test_markdown_escapes_bars_and_aligns():
     ]
 
 
-def test_print_writes_each_form_to_stdout(capsys):
-    for form, sign in {
-        "table": "37.46 [36.00",
-        "md": "|:---|",
-        "tex": "toprule",
-        "csv": "bleu_low",
-    }.items():
-        TABLE.print(form)
-        out, err = capsys.readouterr()
-        assert sign in out
-        assert err == ""
-    check_format("md")
+@pytest.mark.parametrize(
+    ("output_format", "part"),
+    [("table", "37.46 [36.00"), ("md", "|:---|"), ("tex", "toprule"), ("csv", "bleu_low")],
+)
+def test_print_writes_each_format_to_stdout(capsys, output_format, part):
+    check_format(output_format)
+    TABLE.print(output_format)
+    out, err = capsys.readouterr()
+    assert part in out and err == ""
+
+
+def test_unknown_format_is_refused():
     with pytest.raises(ConfigError, match="unknown format 'markdwn'"):
         check_format("markdwn")
 
 
-def test_a_row_of_the_wrong_length_is_our_own_fault():
+def test_row_of_wrong_length_raises_value_error():
     with pytest.raises(ValueError, match="shorter"):
         Table("t", "", [Column("a", "a")], [[1, 2]]).cells()
     with pytest.raises(ValueError, match="a row has other cells"):
         StoredTable.model_validate({**TABLE.as_json(), "rows": [{"name": "a"}]})
 
 
-def test_numbers_that_are_not_finite_are_shown_as_nothing():
+def test_non_finite_numbers_are_empty_and_tiny_p_is_below_a_limit():
     assert text(float("nan"), Column("a", "a")) == "–"
     assert text(Estimate(1.0), Column("a", "a")) == "1.00"
     p = Column("p", "p", 3, below=0.001)
@@ -128,16 +121,15 @@ def test_numbers_that_are_not_finite_are_shown_as_nothing():
     assert Table("t", "", [Column("a", "a")], [[float("inf")]]).as_json()["rows"] == [{"a": None}]
 
 
-def test_bars_are_as_long_as_their_share():
+def test_bar_length_is_proportional_to_value():
     assert bar(10, 10, 4) == "████"
     assert bar(5, 10, 4) == "██"
     assert len(bar(3.3, 10, 30)) == 10
     assert (bar(None, 10, 30), bar(1, 0, 30), bar(0, 10, 30)) == ("", "", "")
 
 
-def words_of(draw, *words):
-    """Draw a figure twice: the same bytes, with these words as text."""
-    pytest.importorskip("matplotlib", reason="figures need the extra [plots]")
+def check_reproducible(draw, *words):
+    """Draw a figure twice. Assert that it is the same SVG and has these words as text."""
     drawn = draw()
     assert drawn == draw() and drawn.lstrip().startswith("<?xml")
     for word in words:
@@ -145,72 +137,69 @@ def words_of(draw, *words):
     return drawn
 
 
-def test_a_figure_is_reproducible_svg_with_text_as_text():
+def test_grouped_bars_are_reproducible_svg_without_empty_groups():
     series = {
         "a": [Estimate(10, 9, 11), Estimate(None), Estimate(None)],
         "b_1": [Estimate(12.5), Estimate(3, 4, 5), Estimate(None)],
     }
-
-    def draw():
-        groups = ["short", "long", "nobody"]
-        return figures.grouped_bars(groups, series, "source length", "BLEU", "test & more")
-
+    groups = ["short", "long", "nobody"]
     words = ("source length", "BLEU", "b_1", "test &amp; more", "short", "long")
-    assert ">nobody<" not in words_of(draw, *words)
-
-
-def test_a_bar_without_interval_has_no_error_bar():
-    pytest.importorskip("matplotlib")
-    both, one = (
-        figures.grouped_bars(["a", "b"], {"x": series}, "length", "BLEU").count("<use ")
-        for series in (
-            [Estimate(9.0, 8.0, 10.0), Estimate(5.0, 4.0, 6.0)],
-            [Estimate(9.0, 8.0, 10.0), Estimate(5.0)],
-        )
+    drawn = check_reproducible(
+        lambda: figures.grouped_bars(groups, series, *words[:2], "test & more"), *words
     )
+    assert ">nobody<" not in drawn
+
+
+def bars_of(series):
+    """Return a bar chart of two groups (SVG)."""
+    return figures.grouped_bars(["a", "b"], series, "length", "BLEU")
+
+
+def test_bar_without_interval_has_no_error_bar():
+    first = Estimate(9.0, 8.0, 10.0)
+    both = bars_of({"x": [first, Estimate(5.0, 4.0, 6.0)]}).count("<use ")
+    one = bars_of({"x": [first, Estimate(5.0)]}).count("<use ")
     assert both - one == 2  # the caps of an interval
 
 
-def test_bars_beyond_the_tenth_are_told_apart_by_a_hatch():
-    pytest.importorskip("matplotlib")
-    for count, hatched in ((10, 0), (12, 2)):
-        series = {f"s{i}": [Estimate(9.0)] for i in range(count)}
-        drawn = figures.grouped_bars(["a"], series, "length", "BLEU")
-        assert len(re.findall("fill: url", drawn)) == 2 * hatched  # the bar, and in the legend
+@pytest.mark.parametrize(("count", "hatched"), [(10, 0), (12, 2)])
+def test_bars_beyond_the_tenth_are_hatched(count, hatched):
+    drawn = bars_of({f"s{i}": [Estimate(9.0), Estimate(None)] for i in range(count)})
+    assert len(re.findall("fill: url", drawn)) == 2 * hatched  # the bar, and in the legend
 
 
-def test_a_long_name_leaves_room_for_the_figure():
-    pytest.importorskip("matplotlib")
+def test_long_names_are_shortened_in_figures():
     names = [f"{'x' * 100}{i}" for i in range(3)]
     points = [figures.Difference(name, name, Estimate(1.0, 0.5, 2.0)) for name in names]
-    curves = [figures.Curve(name, [1, 2], [3.0, 4.0]) for name in names]
-    for drawn in (
-        figures.differences(points, "BLEU", names),
-        figures.curves([figures.Panel("updates", "loss", curves)]),
-    ):
+    lines = [figures.Curve(name, [1, 2], [3.0, 4.0]) for name in names]
+    for drawn in (figures.differences(points, "BLEU", names), curves(*lines)):
         shown = drawn.partition("</dc:description>")[2]
         assert f"{'x' * 24}…{'x' * 14}2</text>" in shown and "x" * 40 not in shown
         assert drawing.as_pdf(drawn, 3.3)
 
 
-def test_no_warning_of_matplotlib_reaches_the_user(recwarn):
-    pytest.importorskip("matplotlib")
+def test_matplotlib_warnings_are_silenced(recwarn):
     series = {"x" * 30 + str(i): [Estimate(9.0)] for i in range(20)}
     drawn = figures.grouped_bars(["a"], series, "length", "BLEU", "long title " * 50)
     assert drawing.as_pdf(drawn, 3.0)
     assert not recwarn.list
 
 
-def test_heat_maps_are_reproducible_svg_too():
+def test_heat_map_is_reproducible_svg():
     panels = {
         "one": Heat([[0.0, 1.0]], ["$x$"], ["a", "</s>"]),
         "two": Heat([[0.5], [0.5]], ["p", "q"], ["r"]),
     }
     words = ("one", "two", "$x$", "&lt;/s&gt;", "keys", "queries")
-    words_of(lambda: figures.heat_map(panels, "keys", "queries"), *words)
+    check_reproducible(lambda: figures.heat_map(panels, "keys", "queries"), *words)
 
 
-def test_curves_share_a_legend_and_have_whole_numbers_below():
+def curves(*shown, x="updates", y="loss"):
+    """Return a figure of one panel (SVG)."""
+    return figures.curves([figures.Panel(x, y, shown)])
+
+
+def test_curves_share_one_legend():
     points = [
         figures.Curve("a$1$", [1, 2], [3.0, 4.0], faint=True),
         figures.Curve("a$1$", [2], [5.0]),
@@ -218,21 +207,19 @@ def test_curves_share_a_legend_and_have_whole_numbers_below():
     ]
     rows = [figures.Panel("updates", "loss", points), figures.Panel("epochs", "BLEU", points[:1])]
     words = ("a$1$", "b", "updates", "epochs", "loss", "BLEU")
-    drawn = words_of(lambda: figures.curves(rows), *words)
+    drawn = check_reproducible(lambda: figures.curves(rows), *words)
     assert {drawn.count(f">{word}<") for word in words} == {1}
-    marked = [figures.Panel("updates", "loss", [dataclasses.replace(points[0], faint=False)])]
-    plain = [figures.Panel("updates", "loss", points[:1])]
-    layers = figures.curves([figures.Panel("layer", "dv", [figures.Curve("a", [1, 2], [3, 4])])])
-    assert ">2</text>" in layers and ">1.5</text>" not in layers
-    markers = figures.curves(marked).count("<use") - figures.curves(plain).count("<use")
-    assert markers == 3  # of two points and the legend
-    assert ">updates<" in figures.curves([figures.Panel("updates", "loss", [])])
 
 
-def test_heat_maps_have_one_scale():
-    """A shade is the same number in every panel."""
-    pytest.importorskip("matplotlib", reason="figures need the extra [plots]")
+def test_curves_have_markers_unless_faint_and_integer_ticks():
+    curve = figures.Curve("a", [1, 2], [3.0, 4.0])
+    marked, faint = curves(curve), curves(dataclasses.replace(curve, faint=True))
+    assert marked.count("<use") - faint.count("<use") == 3  # two points and the legend
+    assert ">2</text>" in marked and ">1.5</text>" not in marked
+    assert ">updates<" in curves()
 
+
+def test_heat_map_panels_share_one_colour_scale():
     def shades(*tops):
         panels = {f"p{i}": Heat([[top]], ["r"], ["c"]) for i, top in enumerate(tops)}
         meshes = figures.heat_map(panels, "read", "written").split('<g id="QuadMesh_')[1:]
@@ -253,19 +240,18 @@ EVERY_DRAWING = {
 }
 
 
-def test_every_drawing_is_tried():
+def test_all_drawings_are_in_the_pdf_test():
     assert EVERY_DRAWING.keys() == drawing.DRAWINGS.keys()
 
 
 @pytest.mark.parametrize("name", EVERY_DRAWING)
-def test_a_figure_is_drawn_again_for_a_column_of_a_paper(name):
-    pytest.importorskip("matplotlib", reason="figures need the extra [plots]")
+def test_pdf_has_requested_width_legible_text_and_embedded_fonts(name):
     svg = getattr(figures, name)(*EVERY_DRAWING[name])
     pdf = drawing.as_pdf(svg, 3.3)
     assert pdf == drawing.as_pdf(svg, 3.3) and pdf.startswith(b"%PDF")
     assert b"/FontFile2" in pdf and b"/Type3" not in pdf  # TrueType fonts, embedded
-    streams = re.findall(rb"stream\r?\n(.*?)\r?\nendstream", pdf, re.DOTALL)
-    page = zlib.decompress(streams[0])
+    stream = re.search(rb"stream\r?\n(.*?)\r?\nendstream", pdf, re.DOTALL)
+    page = zlib.decompress(stream[1])
     sizes = [float(size) for size in re.findall(rb"/F[0-9]+ ([0-9.]+) Tf", page)]
     assert sizes and min(sizes) >= 6  # points, at the width of a column
     box = re.search(rb"/MediaBox \[ *0 0 ([0-9.]+)", pdf)
@@ -273,32 +259,28 @@ def test_a_figure_is_drawn_again_for_a_column_of_a_paper(name):
     assert getattr(figures, name)(*EVERY_DRAWING[name]) == svg  # the page's figure is as before
 
 
-def test_a_mean_is_a_diamond_and_its_seeds_are_dots():
-    pytest.importorskip("matplotlib", reason="figures need the extra [plots]")
+def test_differences_draw_means_as_diamonds_and_seeds_as_dots():
     shapes = []
     for seeds in ((), (0.5, 1.5)):
         point = figures.Difference("a", "a", Estimate(1.0, -1.0, 2.0), seeds)
         svg = figures.differences([point], "Δ BLEU", ["a"])
-        outlines = re.findall(r'<defs>\s*<path id="([^"]*)" d="([^"]*)"', svg)
-        closed = [
-            (svg.count(f'xlink:href="#{name}"'), "C" in d) for name, d in outlines if "z" in d
-        ]
-        shapes.append(sorted(closed))
-    assert shapes == [[(1, True)], [(1, False), (2, True)]]
+        outlines = re.findall(r'<defs>\s*<path id="([^"]*)" d="([^"]*z[^"]*)"', svg)
+        counts = {"C" in d: svg.count(f'xlink:href="#{name}"') for name, d in outlines}
+        shapes.append(counts)  # number of markers by whether the outline has curves (round) or not
+    assert shapes == [{True: 1}, {False: 1, True: 2}]
 
 
 @pytest.mark.parametrize("svg", ["", "<svg/>", "no markup"])
-def test_a_figure_without_its_numbers_is_not_drawn_again(svg):
+def test_svg_without_stored_numbers_gives_no_pdf(svg):
     assert drawing.as_pdf(svg, 3.3) is None
 
 
 @pytest.mark.filterwarnings("error")
-def test_a_script_that_the_drawing_font_lacks_is_text_all_the_same():
-    pytest.importorskip("matplotlib", reason="figures need the extra [plots]")
+def test_characters_missing_in_the_font_stay_text():
     assert ">猫<" in figures.heat_map({"one": Heat([[1.0]], ["猫"], ["a"])}, "keys", "queries")
 
 
-def test_without_matplotlib_one_line_says_how_to_get_it(monkeypatch, stderr):
+def test_missing_matplotlib_is_reported_with_the_install_command(monkeypatch, stderr):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert not drawing.available()
     assert "pip install -e '.[plots]'" in stderr()
