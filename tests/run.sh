@@ -10,7 +10,7 @@ FAST=(
   tests/test_cli.py::test_wrong_words_before_there_is_a_run tests/test_api.py::test_importing_loads_nothing
   tests/prep/test_clean.py tests/demo/test_demo_english.py tests/recipes/test_papers.py
   tests/export/test_to_{ctranslate2,huggingface}.py
-  tests/report/test_report.py::test_what_is_missing_is_said
+  tests/report/test_report.py::test_missing_outdated_and_damaged_findings_are_listed
   tests/text/test_{truecase,vocabulary,text}.py tests/data
   tests/tables tests/corpora/test_readers.py tests/nn/test_{attention,linear,cache,blocks}.py
   tests/models/test_{variants,transformer,toy_recurrent,toy_local}.py tests/score/test_{metrics,significance,seeds}.py

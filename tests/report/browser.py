@@ -1,5 +1,5 @@
-"""A headless Chromium driven through its DevTools pipe: JSON messages with a zero byte behind,
-by the standard library alone.
+"""A headless Chromium, driven by the standard library through its DevTools pipe (JSON messages, each
+followed by a zero byte).
 """
 
 import fcntl
@@ -22,26 +22,28 @@ FLAGS = [
     "--remote-debugging-pipe",
 ]
 KEYS = {"Tab": ("Tab", 9, ""), "Enter": ("Enter", 13, "\r"), "Space": (" ", 32, " ")}
-"""Code of a key -> the key, its number, the text that it writes."""
+"""Code of a key -> (the key, its number, the text that it writes)."""
 SECONDS = 240
-"""How long an answer may take."""
+"""Time limit of an answer."""
 
 
 def find():
-    """The browser's program, or None."""
+    """Return the path of the browser, or None."""
     names = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
     return next(filter(None, map(shutil.which, names)), None)
 
 
 class Browser:
-    """One page of a Chromium. `errors` are what its console complained of and exceptions;
-    `requests` are the addresses it asked for.
+    """One page of a Chromium.
+
+    Attributes:
+        errors: errors, warnings and exceptions on its console.
+        requests: the addresses it requested.
     """
 
     def __init__(self, profile):
         ours, theirs = os.pipe(), os.pipe()
-        # Numbers that neither 3 nor 4 takes away, which are the descriptors Chromium reads and
-        # writes.
+        # Chromium reads descriptor 3 and writes descriptor 4: the pipe's ends must not be 3 or 4.
         read_end, write_end = (fcntl.fcntl(fd, fcntl.F_DUPFD, 20) for fd in (ours[0], theirs[1]))
         pipes = f'exec "$0" "$@" 3<&{read_end} 4>&{write_end}'
         folder = f"--user-data-dir={profile}"
@@ -72,7 +74,7 @@ class Browser:
         os.close(self._from)
 
     def open(self, path, width=1200, height=900, dark=False):
-        """Load a file in a window of a size and a colour scheme, and wait until it stands."""
+        """Load a file in a window of this size and colour scheme, and wait until it is loaded."""
         self.look(width, height, dark)
         self.loaded = False
         self.call("Page.navigate", url=f"file://{path}")
@@ -80,14 +82,14 @@ class Browser:
             self._until(lambda message: self.loaded)
 
     def look(self, width=1200, height=900, dark=False, media=""):
-        """Another size, colour scheme, or medium ("print")."""
+        """Set the size, the colour scheme and the medium ("print")."""
         size = {"width": width, "height": height, "mobile": width < 600}
         self.call("Emulation.setDeviceMetricsOverride", deviceScaleFactor=1, **size)
         scheme = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
         self.call("Emulation.setEmulatedMedia", media=media, features=scheme)
 
     def run(self, expression):
-        """The value of a JavaScript expression, promises awaited."""
+        """Return the value of a JavaScript expression; wait for promises."""
         answer = self.call(
             "Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True
         )
@@ -95,9 +97,7 @@ class Browser:
         return answer["result"].get("value")
 
     def click(self, selector):
-        """Press the left button of the mouse in the middle of an element, as a person would:
-        what lies above it gets the click.
-        """
+        """Click the middle of an element with the mouse; what lies above it gets the click."""
         x, y = self.run(
             f"(() => {{ const e = document.querySelector({json.dumps(selector)}); e.scrollIntoView("
             "{block: 'center', behavior: 'instant'}); const r = e.getBoundingClientRect(); return"
@@ -115,7 +115,7 @@ class Browser:
         self.call("Input.dispatchKeyEvent", type="keyUp", **named)
 
     def call(self, method, **parameters):
-        """The result of a method of the DevTools protocol."""
+        """Return the result of a method of the DevTools protocol."""
         self._count += 1
         message = {"id": self._count, "method": method, "params": parameters, **self._session}
         os.write(self._to, json.dumps(message).encode() + b"\0")
@@ -124,7 +124,7 @@ class Browser:
         return answer["result"]
 
     def _until(self, wanted):
-        """The first message that is wanted; those before it are noted."""
+        """Return the first message for which `wanted` is true; note the messages before it."""
         while True:
             while self._messages:
                 message = self._messages.pop(0)

@@ -1,10 +1,7 @@
-"""A small run as the other stages leave it: two systems translated and scored, a log, findings,
-texts with markup in them.
-"""
+"""A small scored run with logs, findings and texts full of markup, and a reader of its report."""
 
 import copy
 import json
-import os
 import shutil
 from html.parser import HTMLParser
 
@@ -15,6 +12,7 @@ from nmtkit.records import FindingInputs
 from nmtkit.report import stage
 from nmtkit.run import Run, StageCall
 from nmtkit.score.stage import score
+from nmtkit.tables import drawing
 from nmtkit.tables.table import Column, Estimate, Table, text_column
 from tests.drawn import remembered
 from tests.score.conftest import FakeRun, write
@@ -28,13 +26,26 @@ FIGURE = (
 
 @pytest.fixture(scope="package", autouse=True)
 def remembered_figures():
+    """Each figure is drawn once."""
     with remembered():
         yield
 
 
+@pytest.fixture
+def without_figures(monkeypatch):
+    """The report draws no figures, which takes nine tenths of the time."""
+    monkeypatch.setattr(drawing, "available", lambda: False)
+    yield
+    monkeypatch.undo()
+
+
 class Page(HTMLParser):
-    """What a page says, read as a browser reads it: text outside scripts, elements with their
-    attributes, the data of each run's explorer.
+    """A page as a browser reads it.
+
+    Attributes:
+        text: the text outside scripts and styles.
+        elements: (tag, attributes) of each element.
+        datas: the explorer's data (JSON) of each run.
     """
 
     def __init__(self, html):
@@ -60,26 +71,29 @@ class Page(HTMLParser):
 
     @property
     def data(self):
-        """That of the only run."""
+        """The explorer's data of the only run."""
         (data,) = self.datas
         return data
 
     def all(self, tag):
-        """The attributes of every element of a name."""
+        """Return the attributes of every element with this tag."""
         return [attributes for name, attributes in self.elements if name == tag]
 
 
 class ReportedRun(FakeRun):
-    """A fake run whose systems have logs, and which can keep findings."""
+    """A fake run with logs of trainings and findings of analyses."""
 
     def log(self, system):
+        """Write a log of two validations, 5 updates and half a minute each."""
         lines = []
         for i in (1, 2):
             train = {"nll": 5.0 - i, "seconds": 30.0, "updates": 5, "epoch": float(i)}
             dev = {"dev_loss": 4.0 - i, "dev_bleu": 10.0 * i, "signature": "s"}
-            for kind, values in (("train", train), ("dev", dev)):
-                lines.append(json.dumps({"step": 5 * i, "kind": kind, **values}))
-        write(self.run.path / "systems" / system / "metrics.jsonl", lines)
+            lines += [
+                json.dumps({"step": 5 * i, "kind": kind, **values})
+                for kind, values in (("train", train), ("dev", dev))
+            ]
+        write(self.run.system(system).path / "metrics.jsonl", lines)
 
     def finding(
         self,
@@ -91,30 +105,36 @@ class ReportedRun(FakeRun):
         facts=None,
         attachments=None,
         table=None,
+        paper=None,
+        text=None,
     ):
+        """Write a finding of an analysis; by default with a table of `rows` rows."""
         columns = [text_column("system"), Column("value", "value", interval=True)]
         values = [[f"s{i}", Estimate(float(i), i - 0.5, i + 0.5)] for i in range(rows)]
         table = table or Table(name, f"The table of {name}", columns, values, ["a note"])
         facts = facts or {"seed": 1}
-        found = Finding(table, f"How {name} is read.", figure, facts=facts, name=name, title=title)
-        found.attachments.update(attachments or {})
+        text = text or f"How {name} is read."
+        finding = Finding(table, text, figure, facts=facts, paper=paper, name=name, title=title)
+        finding.attachments.update(attachments or {})
         inputs = FindingInputs(**(made_from or {"systems": ["base", "own"], "files": {}}))
-        found.write(self.run.path / "analyze" / name, inputs)
+        finding.write(self.run.path / "analyze" / name, inputs)
 
     def page(self, **options):
-        """Make the page and read it."""
+        """Write the report and read its page."""
         return Page(stage.report(self.run, **options).read_text("utf-8"))
 
 
 def make(path, sets=("test",), systems=(("base", 0.3), ("own", 0.1)), markup=True):
-    """A run with systems, scored; the third line of the last system's translation, and of the
-    source, are full of markup.
+    """Make a scored run with these systems, of shares of wrong words.
+
+    Args:
+        markup: the third line of the source, and of the last system's translation of the first
+            set, is SCRIPT.
     """
     made = ReportedRun(path, sets=sets)
-    for number, (name, share) in enumerate(systems):
+    for name, share in systems:
         folder = made.add(name, share, seed=1, variant=name)
         made.log(name)
-        os.utime(folder / "config.toml", (number + 1, number + 1))
     if markup:
         for text in (
             folder / "translate" / sets[0] / "hyp.txt",
@@ -142,14 +162,27 @@ def make(path, sets=("test",), systems=(("base", 0.3), ("own", 0.1)), markup=Tru
 
 @pytest.fixture(scope="session")
 def once(tmp_path_factory):
-    """The run that tests begin with."""
+    """A scored run, made once."""
     return make(tmp_path_factory.mktemp("reported") / "run")
 
 
 @pytest.fixture
 def reported(once, tmp_path, capsys):
-    """A copy of it."""
+    """A copy of the scored run."""
     made = copy.copy(once)
     made.run = Run(shutil.copytree(once.run.path, tmp_path / "run"))
+    made.scores = made.run.path / "score" / "test"
+    capsys.readouterr()
+    return made
+
+
+@pytest.fixture
+def second(tmp_path, reported, capsys):
+    """Another run, with an untranslated system; both have a finding `cost`, and share names."""
+    systems = ("base", 0.3), ("own", 0.2), ("third", 0.1)
+    made = make(tmp_path / "second run", systems=systems, markup=False)
+    made.add("later", 0.5, sets=[])
+    for run in (made, reported):
+        run.finding("cost", "cost")
     capsys.readouterr()
     return made

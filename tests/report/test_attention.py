@@ -1,4 +1,4 @@
-"""The attention that the explorer shows is the model's own on its own translations."""
+"""The attention of `analyze attention`: weights, chosen sentences, and what has none."""
 
 from dataclasses import replace
 from functools import partial
@@ -24,14 +24,13 @@ from nmtkit.records import FindingInputs, load
 from nmtkit.text.vocabulary import load_vocabularies
 from nmtkit.translate.forced import pair_batch
 from tests.analyze.conftest import SMALL, AnalysedRun
+from tests.refused import refused
 from tests.score.conftest import write
 
 
 @pytest.fixture
 def analysed(tmp_path):
-    """A Transformer with two layers whose outputs are of one to five subwords, the first of them
-    empty.
-    """
+    """A Transformer with two layers, whose outputs have none to five subwords."""
     made = AnalysedRun(tmp_path / "run")
     made.system("base", "transformer", {**SMALL, "decoder_layers": 2})
     made.subwords = [[f"w{i % 50 + k}" for k in range(i % 6)] for i in range(40)]
@@ -45,8 +44,8 @@ def study(analysed):
     return Study(analysed.run, "attention", ["base"], ["test"])
 
 
-def test_the_sentences_on_which_the_systems_differ_most(analysed):
-    """The second system has two lines of the reference where the first has none."""
+def test_lines_on_which_systems_differ_most_are_chosen(analysed):
+    """The second system has the reference in two lines, the first in none."""
     lines = analysed.subwords[:]
     lines[7], lines[30] = analysed.lines["test"][7].split(), analysed.lines["test"][30].split()
     analysed.system("other", "transformer", {**SMALL, "decoder_layers": 2})
@@ -54,26 +53,22 @@ def test_the_sentences_on_which_the_systems_differ_most(analysed):
     assert lines_that_differ(study(analysed), 2) == [7, 30]
 
 
-def test_it_is_that_of_each_sentence_by_itself(analysed):
+def test_attention_equals_that_of_each_sentence_alone(analysed):
     found = attention_of(study(analysed), "base", [0, 3, 4, 7])
     assert sorted(found.sentences) == [3, 4, 7]
     model = loading.load_system(analysed.run, analysed.run.find_system("base"), "cpu")
     store, vocabulary = Store(analysed.run.prep / "test"), load_vocabularies(analysed.run.prep)[1]
     site = found.site.removesuffix(", mean over heads")
-    for line, one in found.sentences.items():
+    for line, sentence in found.sentences.items():
         target = vocabulary.encode(analysed.subwords[line])
-        weights = recording.look(model, pair_batch([store.src(line).tolist()], [target]))[
-            "decoder"
-        ][site][0].mean(0)
-        assert torch.allclose(torch.tensor(one.weights), weights, rtol=0, atol=1e-5)
-        assert (
-            one.tgt == [*analysed.subwords[line], "</s>"]
-            and len(one.src) == weights.size(1)
-            and one.src[-1] == "</s>"
-        )
+        recorded = recording.look(model, pair_batch([store.src(line).tolist()], [target]))
+        weights = recorded["decoder"][site][0].mean(0)
+        assert torch.allclose(torch.tensor(sentence.weights), weights, rtol=0, atol=1e-5)
+        assert sentence.tgt == [*analysed.subwords[line], "</s>"]
+        assert len(sentence.src) == weights.size(1) and sentence.src[-1] == "</s>"
 
 
-def test_sentences_that_are_too_long_to_read_are_noted(analysed, monkeypatch):
+def test_sentences_too_long_for_memory_are_left_out_with_a_warning(analysed, monkeypatch):
     asked = study(analysed)
     sizes = [
         max(int(asked.store.src_lengths[line]), 1 + len(subwords))
@@ -88,7 +83,7 @@ def test_sentences_that_are_too_long_to_read_are_noted(analysed, monkeypatch):
     assert asked.warnings == [f"base: {left_out} sentences left out, too long to be read"]
 
 
-def test_a_system_of_any_name_leaves_the_finding_whole(tmp_path):
+def test_attachment_of_a_system_named_finding_does_not_overwrite_the_finding(tmp_path):
     kept = SystemAttention(system="finding", site="last", set_name="test", sentences={})
     finding = Attention(AttentionOptions()).present([kept])
     finding = replace(finding, name="attention", title="")
@@ -97,23 +92,23 @@ def test_a_system_of_any_name_leaves_the_finding_whole(tmp_path):
     assert load(SystemAttention, tmp_path / name) == kept
 
 
-def test_what_cannot_be_shown_is_refused(analysed):
-    write(analysed.run.path / "systems/base/translate/test/hyp.subwords.txt", ["w1"])
-    with pytest.raises(DataError, match="1 line for 40 sentences") as error:
-        attention_of(study(analysed), "base", [0])
-    assert "nmtkit translate --system base --on test --force" in error.value.hint
-    analysed.system("own", "tests.toy_recurrent:ToyRecurrent", {})
-    write(
-        analysed.run.path / "systems/own/translate/test/hyp.subwords.txt",
-        map(" ".join, analysed.subwords),
-    )
-    with pytest.raises(LeftOut, match="it records no attention to the source"):
-        attention_of(study(analysed), "own", [1])
-    analysed.system("joined", "concat")
+def test_wrong_line_count_is_refused_with_the_command(analysed):
+    write(analysed.run.system("base").translation("test") / "hyp.subwords.txt", ["w1"])
+    message = "1 line for 40 sentences"
+    error = refused(DataError, message, attention_of, study(analysed), "base", [0])
+    assert "nmtkit translate --system base --on test --force" in error.hint
+
+
+@pytest.mark.parametrize(
+    ("variant", "model", "message"),
+    [
+        ("tests.toy_recurrent:ToyRecurrent", {}, "it records no attention to the source"),
+        ("concat", SMALL, "it attends to more than the source"),
+    ],
+)
+def test_model_without_attention_to_the_source_alone_is_left_out(analysed, variant, model, message):
+    analysed.system("other", variant, model)
     write(analysed.run.prep / "docs" / "test.txt", ["0"])
-    write(
-        analysed.run.path / "systems/joined/translate/test/hyp.subwords.txt",
-        map(" ".join, analysed.subwords),
-    )
-    with pytest.raises(LeftOut, match="it attends to more than the source"):
-        attention_of(study(analysed), "joined", [1])
+    subwords = map(" ".join, analysed.subwords)
+    write(analysed.run.system("other").translation("test") / "hyp.subwords.txt", subwords)
+    refused(LeftOut, message, attention_of, study(analysed), "other", [1])

@@ -1,5 +1,5 @@
-"""The page in a real browser: nothing loaded, nothing complained of; sorting, filters, keyboard,
-contrast, phone, print, and life without scripts.
+"""The page in Chromium: no errors, no requests; sorting, filters, keyboard, contrast, phone, print,
+and without scripts.
 """
 
 import base64
@@ -41,6 +41,7 @@ CONTRAST = """(() => {
   }
   return found;
 })()"""
+LONG_NAME = "a-system-with-a-long-name-of-its-own"
 STOPS = "a[href], button, select, input:not([type='radio']:not(:checked)), summary, [tabindex='0']"
 
 
@@ -68,15 +69,14 @@ def small(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def written(small):
-    """The page of that run."""
+    """The page of the small run."""
     return stage.report(small)
 
 
 @pytest.fixture(scope="module")
 def of_two(small, tmp_path_factory):
-    """The page of another run and of that one."""
-    long = "a-system-with-a-long-name-of-its-own"
-    systems = (("base", 0.3), (long, 0.05))
+    """The page of another run and of the small run."""
+    systems = (("base", 0.3), (LONG_NAME, 0.05))
     made = make(tmp_path_factory.mktemp("other") / "other-run", systems=systems, markup=False)
     score(made.run, metrics="bleu", resamples=20, trials=20)
     return stage.report(made.run, also=[small.path])
@@ -104,15 +104,14 @@ def browser(chromium, written):
     assert chromium.errors == []
 
 
-def column(browser, place, table="#comparison table"):
-    return browser.run(
-        f"[...document.querySelector('{table}').tBodies[0].rows].map((r) =>"
-        f" r.cells[{place}].textContent)"
-    )
+def systems_in(browser, table="#comparison table"):
+    """Return the first cells of a table."""
+    rows = f"[...document.querySelector('{table}').tBodies[0].rows]"
+    return browser.run(f"{rows}.map((row) => row.cells[0].textContent)")
 
 
 def choose(browser, values, form=0):
-    """As a person's choices: each value, then the event."""
+    """Set values of a form, each followed by its event."""
     browser.run(
         f"for (const [name, value] of Object.entries({json.dumps(values)})) {{ const f ="
         f" document.forms[{form}].elements[name]; f.type === 'checkbox' ? (f.checked = value) :"
@@ -126,33 +125,36 @@ def count(browser, prefix=""):
     )
 
 
-def test_nothing_is_loaded_and_nothing_complained_of(browser, written):
+def test_page_requests_nothing_and_logs_no_error(browser, written):
     assert {url.partition(",")[0] for url in browser.requests} <= {f"file://{written}", "data:"}
     browser.run("console.error('this is seen')")
     assert browser.errors and "this is seen" in browser.errors.pop()
 
 
-def test_a_long_line_leaves_the_explorer_readable(chromium, tmp_path):
-    """A table of 20,000² words was too much for a browser."""
-    made = make(tmp_path / "run", markup=False)
-    rng = random.Random(1)
-    folders = [made.run.path / "systems" / name / "translate/test" for name in ("base", "own")]
-    texts = [made.run.path / "prep/text/test.src", *(folder / "hyp.txt" for folder in folders)]
-    for text in texts:
-        lines = text.read_text("utf-8").splitlines()
+@pytest.fixture
+def long_line(tmp_path):
+    """A run whose second line has 20,000 words, and attention of 300² weights in that line."""
+    made, rng = make(tmp_path / "run", markup=False), random.Random(1)
+    folders = [made.run.system(name).translation("test") for name in ("base", "own")]
+    for path in (made.run.source("test"), *(folder / "hyp.txt" for folder in folders)):
+        lines = path.read_text("utf-8").splitlines()
         lines[1] = " ".join(rng.choices("abcdefgh", k=20_000))
-        write(text, lines)
+        write(path, lines)
     weights = [[0.1] * 300 for _ in range(300)]
     sentences = {1: {"src": ["a"] * 300, "tgt": ["b"] * 300, "weights": weights}}
     sentences[2] = {"src": ["a"], "tgt": ["b"], "weights": [[1.0]]}
     kept = SystemAttention(system="own", site="last", set_name="test", sentences=sentences)
-    attachments = {"own.json": kept.model_dump_json()}
-    made.finding("attention", "attention", attachments=attachments)
-    page = stage.report(made.run, force=True)
+    made.finding("attention", "attention", attachments={"own.json": kept.model_dump_json()})
+    return made.run
+
+
+def test_explorer_cuts_long_lines_and_leaves_out_large_attention(chromium, long_line):
+    """The differences of 20,000 words need a table of 20,000² cells, too much for a browser."""
+    page = stage.report(long_line, force=True)
     text = page.read_text("utf-8")
     assert len(text) < 1_000_000
-    said = "1 line longer than 3,000 characters: this page has only the beginning"
-    assert said in text and "attention of own: 1 sentence left out, of more than 40,000" in text
+    assert "1 line longer than 3,000 characters: this page has only the beginning" in text
+    assert "attention of own: 1 sentence left out, of more than 40,000" in text
     chromium.open(page)
     assert chromium.run("document.getElementById('results').children.length") == 20
     line = "document.getElementById('results').children[1]"
@@ -162,32 +164,35 @@ def test_a_long_line_leaves_the_explorer_readable(chromium, tmp_path):
     assert chromium.errors == []
 
 
-def test_tables_sort_by_a_click(browser):
+def test_click_on_a_header_sorts_the_table_and_empty_cells_stay_last(browser):
     state = "document.querySelectorAll('#comparison th')[1].getAttribute('aria-sort')"
-    assert column(browser, 0) == ["base", "own"]
+    assert systems_in(browser) == ["base", "own"]
     for expected, order in (
         ("descending", ["own", "base"]),
         ("ascending", ["base", "own"]),
         (None, ["base", "own"]),
     ):
         browser.click("#comparison th:nth-child(2) button")
-        assert (browser.run(state), column(browser, 0)) == (expected, order)
-    browser.click(
-        "#comparison th:nth-child(3) button"
-    )  # the baseline has no difference: last, whichever way
-    assert column(browser, 0) == ["own", "base"]
-    browser.click("#comparison th:nth-child(3) button")
-    assert column(browser, 0) == ["own", "base"]
+        assert (browser.run(state), systems_in(browser)) == (expected, order)
+    for _ in ("descending", "ascending"):  # the baseline has no difference
+        browser.click("#comparison th:nth-child(3) button")
+        assert systems_in(browser) == ["own", "base"]
 
 
-def test_filters(browser):
+@pytest.fixture
+def scores(browser):
+    """The explorer's data of the first set, and the gain of `own` over `base` by line."""
     data = browser.run("JSON.parse(document.getElementById('data').textContent).sets[0]")
     base, own = data["scores"]["bleu"]
-    deltas = [round(a - b, 6) for a, b in zip(own, base, strict=True)]
+    return data, [round(a - b, 6) for a, b in zip(own, base, strict=True)]
+
+
+def test_filters_select_sentences_by_difference_and_length(browser, scores):
+    data, gains = scores
     assert count(browser) == 40
     for values, kept in (
-        ({"least": "20"}, [abs(d) >= 20 for d in deltas]),
-        ({"way": "down"}, [d <= -20 for d in deltas]),
+        ({"least": "20"}, [abs(gain) >= 20 for gain in gains]),
+        ({"way": "down"}, [gain <= -20 for gain in gains]),
         (
             {"least": "0", "way": "both", "from": "10", "to": "12"},
             [10 <= n <= 12 for n in data["length"]],
@@ -195,26 +200,37 @@ def test_filters(browser):
     ):
         choose(browser, values)
         assert 0 <= count(browser) == sum(kept) < 40
-    choose(browser, {"from": "", "to": "", "order": "up"})
+
+
+def test_order_by_gain_shows_the_largest_gain_first(browser, scores):
+    _, gains = scores
+    choose(browser, {"order": "up"})
     first = browser.run("document.querySelector('#results .where strong').textContent")
-    assert first == f"Line {1 + deltas.index(max(deltas))}"
+    assert first == f"Line {1 + gains.index(max(gains))}"
+
+
+def test_search_finds_words_in_any_case(browser):
     browser.click("[name=words]")
     browser.call("Input.insertText", text="ALERT('X')")
     results = browser.run("document.getElementById('results').textContent")
     assert count(browser) == 1 and "Line 3" in results
-    choose(browser, {"words": "", "a": "0", "b": ""})
+
+
+def test_another_set_keeps_the_chosen_systems(browser, scores):
+    data, _ = scores
+    choose(browser, {"a": "0", "b": ""})
     systems = (
         "['a', 'b'].map((name) => document.forms[0].elements[name].selectedOptions[0].textContent)"
     )
     before = browser.run(systems)
     choose(browser, {"set": "1"})
-    assert before[1] == "nothing" and browser.run(systems) == before  # what was compared stays
+    assert before[1] == "nothing" and browser.run(systems) == before
     choose(browser, {"a": "1", "b": "0"})
     text = browser.run("document.querySelector('#results dd').textContent")
     assert text != data["src"][0] and count(browser) == 40
 
 
-def test_more_sentences_by_a_click(browser):
+def test_more_button_shows_more_sentences_and_moves_the_focus(browser):
     shown = "document.querySelectorAll('#results > li').length"
     assert browser.run(shown) == 20
     browser.click("#more")
@@ -222,46 +238,36 @@ def test_more_sentences_by_a_click(browser):
     assert browser.run("document.activeElement === document.querySelectorAll('#results > li')[20]")
 
 
-def test_markup_in_texts_stays_text(browser):
+def test_explorer_shows_markup_in_texts_as_text(browser):
     choose(browser, {"words": "<script>"})
-    texts = browser.run("[...document.querySelectorAll('#results dd')].map((e) => e.textContent)")
-    assert texts[0] == SCRIPT == texts[-1]
+    texts = "[...document.querySelectorAll('#results dd')].map((e) => e.textContent)"
+    marks = "document.querySelectorAll('#results mark').length"
+    assert browser.run(texts)[0] == SCRIPT
     assert browser.run("document.querySelectorAll('main script, main b').length") == 0
     for how in ("ref", "none", "other"):
         choose(browser, {"mark": how})
-        assert (
-            browser.run("[...document.querySelectorAll('#results dd')].at(-1).textContent")
-            == SCRIPT
-        )
-        assert (browser.run("document.querySelectorAll('#results mark').length") > 0) == (
-            how != "none"
-        )
+        assert browser.run(texts)[-1] == SCRIPT
+        assert (browser.run(marks) > 0) == (how != "none")
 
 
-def test_attention_on_a_click(browser):
-    """Each system's beside a button of its own; a sentence has those that read it."""
+def test_attention_button_shows_the_weights_of_its_system(browser):
+    """A sentence has a button for each system with attention to it."""
     choose(browser, {"attended": True})
     assert count(browser) == 2
-    assert browser.run(
-        "[...document.querySelectorAll('#results > li')].map((e) =>"
-        " e.querySelectorAll('.look').length)"
-    ) == [2, 1]
+    buttons = "(e) => e.querySelectorAll('.look').length"
+    assert browser.run(f"[...document.querySelectorAll('#results > li')].map({buttons})") == [2, 1]
     expanded = "document.querySelector('.look').getAttribute('aria-expanded')"
     shown = "[...document.querySelectorAll('.attention')].at(-1)"
-    for button, weights in (
-        (".look + .look", [[CORNER, "ein", "</s>"], ["c", "20", "80"], ["</s>", "29", "69"]]),
-        (
-            ".look",
-            [[CORNER, "ein", "</s>"], ["a", "91", "11"], ["<b>", "51", "51"], ["</s>", "", "100"]],
-        ),
-    ):
+    source = ["written ↓ read →", "ein", "</s>"]
+    own = [source, ["c", "20", "80"], ["</s>", "29", "69"]]
+    base = [source, ["a", "91", "11"], ["<b>", "51", "51"], ["</s>", "", "100"]]
+    for button, system, weights in ((".look + .look", "own", own), (".look", "base", base)):
         browser.click(button)
         cells = browser.run(
             "[...document.querySelectorAll('.attention tr')].map((r) => [...r.cells].map((c) =>"
             " c.textContent))"
         )
         assert cells == weights
-        system = "own" if button == ".look + .look" else "base"
         caption = browser.run("document.querySelector('.attention caption').textContent")
         assert caption.startswith(f"Attention of {system} in per cent")
         assert min(browser.run(CONTRAST))[0] >= 4.5
@@ -273,7 +279,7 @@ def test_attention_on_a_click(browser):
     assert browser.run(expanded) == "true"
 
 
-def test_everything_is_reached_by_keyboard(browser):
+def test_every_control_is_reached_and_works_by_keyboard(browser):
     browser.run("document.querySelectorAll('[data-stop]').forEach((e) => delete e.dataset.stop)")
     code = (
         f"[...document.querySelectorAll({json.dumps(STOPS)})].filter((e) => e.checkVisibility() &&"
@@ -294,17 +300,15 @@ def test_everything_is_reached_by_keyboard(browser):
     assert unseen == []
     browser.run("document.querySelector('#comparison th button').focus()")
     browser.press("Enter")
-    assert (
-        browser.run("document.querySelector('#comparison th').getAttribute('aria-sort')")
-        == "ascending"
-    )
+    state = "document.querySelector('#comparison th').getAttribute('aria-sort')"
+    assert browser.run(state) == "ascending"
     browser.run("document.querySelector('#finding-gates summary').focus()")
     browser.press("Space")
     assert browser.run("document.querySelector('#finding-gates details').open")
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-def test_contrast_of_all_text(browser, written, dark):
+def test_text_has_a_contrast_of_4_5(browser, written, dark):
     browser.open(written, dark=dark)
     browser.run("document.querySelectorAll('details').forEach((e) => (e.open = true))")
     ratios = sorted(browser.run(CONTRAST))
@@ -315,20 +319,19 @@ def test_contrast_of_all_text(browser, written, dark):
     assert min(browser.run(CONTRAST))[0] < 5.6  # a grey is measured as one
 
 
-def test_a_phone_scrolls_one_way(browser, written):
+def test_phone_scrolls_only_vertically(browser, written):
     browser.open(written, 390, 844)
     browser.run("document.querySelectorAll('details').forEach((e) => (e.open = true))")
     assert browser.run("[document.documentElement.scrollWidth, innerWidth]") == [390, 390]
-    assert (
-        browser.run("document.querySelector('#comparison .scroll').tabIndex") == 0
-    )  # a wide table moves inside its own frame
+    # A wide table scrolls inside its frame.
+    assert browser.run("document.querySelector('#comparison .scroll').tabIndex") == 0
 
 
-def test_without_scripts_all_but_the_explorer_is_there(browser, written):
+def test_page_without_scripts_shows_everything_but_the_explorer(browser, written):
     browser.call("Emulation.setScriptExecutionDisabled", value=True)
     try:
         browser.open(written)
-        # Scripts of the page are off; what the test asks is not.
+        # The scripts of the page are off, those of the test still run.
         assert browser.run("document.querySelectorAll('button:not([hidden])').length") == 0
         assert browser.run("document.querySelector('noscript p').checkVisibility()")
         assert not browser.run("document.getElementById('controls').checkVisibility()")
@@ -344,8 +347,8 @@ def test_without_scripts_all_but_the_explorer_is_there(browser, written):
         browser.call("Emulation.setScriptExecutionDisabled", value=False)
 
 
-def test_the_switch_of_the_learning_curves(browser):
-    """One of three figures of two panels is seen: the one whose axis is chosen."""
+def test_switch_selects_the_axis_of_the_learning_curves(browser):
+    """Only the figure with the chosen axis is visible."""
     shown = (
         "[...document.querySelectorAll('.switched svg')].filter((e) => e.checkVisibility())"
         ".map((e) => e.getAttribute('aria-label').split(' ').at(-1))"
@@ -372,7 +375,7 @@ TORN = """[...document.querySelectorAll('main td:not(.left), main .word')]
 
 
 @pytest.mark.parametrize("runs", [1, 2])
-def test_an_a4_page_holds_every_table_with_whole_numbers(browser, of_two, runs):
+def test_tables_fit_a4_without_broken_numbers(browser, of_two, runs):
     if runs == 2:  # with a long name
         browser.open(of_two)
     browser.look(media="print")
@@ -387,7 +390,7 @@ def test_an_a4_page_holds_every_table_with_whole_numbers(browser, of_two, runs):
     assert browser.run(TORN) == ["1 [2, 3]"]  # a broken number is seen
 
 
-def test_print(browser):
+def test_printed_page_is_light_without_explorer_and_torn_words(browser):
     browser.look(media="print", dark=True)
     assert not browser.run("document.getElementById('explorer').checkVisibility()")
     assert browser.run("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
@@ -404,7 +407,6 @@ def test_print(browser):
     assert base64.b64decode(printed).startswith(b"%PDF-")
 
 
-CORNER = "written ↓ read →"
 STRUCTURE = """({
   untitled: [...document.querySelectorAll('table')].filter((t) => !t.caption || !t.caption.textContent.trim()).length,
   unscoped: [...document.querySelectorAll('th')].filter((t) => !t.scope).length,
@@ -427,39 +429,56 @@ def check_structure(found):
     assert all(after - before <= 1 for before, after in itertools.pairwise(levels))
 
 
-def test_structure(browser):
+def test_page_has_labels_titles_scopes_and_unique_ids(browser):
     found = browser.run(STRUCTURE)
     check_structure(found)
     assert len(found["links"]) == 8  # to the content, and to each part
 
 
-def test_runs_of_one_page_keep_apart(browser, of_two):
+@pytest.fixture
+def two_runs(browser, of_two):
+    """The page of two runs, on a phone."""
     browser.open(of_two, 390, 844)
-    assert browser.run("[document.documentElement.scrollWidth, innerWidth]") == [390, 390]
-    found = browser.run(STRUCTURE)
-    check_structure(found)
+    return browser
+
+
+def test_page_of_two_runs_has_unique_ids_and_fits_a_phone(two_runs):
+    assert two_runs.run("[document.documentElement.scrollWidth, innerWidth]") == [390, 390]
+    structure = two_runs.run(STRUCTURE)
+    check_structure(structure)
     ids = {"run1", "run2", "run1-comparison", "run2-comparison"}
-    assert len(found["links"]) == 1 + 2 * 8 and ids <= set(found["ids"])
-    named = "a-system-with-a-long-name-of-its-own"
-    browser.click("#run1-comparison th:nth-child(2) button")
-    assert column(browser, 0, "#run1-comparison table") == [named, "base"]
-    assert column(browser, 0, "#run2-comparison table") == ["base", "own"]
-    for form, sets, scores in ((0, 1, ["sentence BLEU"]), (1, 2, ["sentence BLEU", "chrF"])):
-        options = f"[...document.forms[{form}].elements.score.options]"
-        assert browser.run(f"{options}.map((one) => one.textContent)") == scores
-        prefix = f"run{form + 1}-"
-        data = json.loads(browser.run(f"document.getElementById('{prefix}data').textContent"))
-        assert len(data["sets"]) == sets and count(browser, prefix) == 40
-        base, other = data["sets"][0]["scores"]["bleu"]
-        choose(browser, {"way": "down"}, form)
-        losses = sum(after < before for before, after in zip(base, other, strict=True))
-        assert 0 < count(browser, prefix) == losses < 40
-    assert browser.run("document.forms[0].elements.a.selectedOptions[0].textContent") == named
-    choose(browser, {"way": "both"}, 0)
+    assert len(structure["links"]) == 1 + 2 * 8 and ids <= set(structure["ids"])
+
+
+def test_tables_of_two_runs_are_sorted_independently(two_runs):
+    two_runs.click("#run1-comparison th:nth-child(2) button")
+    assert systems_in(two_runs, "#run1-comparison table") == [LONG_NAME, "base"]
+    assert systems_in(two_runs, "#run2-comparison table") == ["base", "own"]
+
+
+@pytest.mark.parametrize(
+    ("form", "sets", "scores"),
+    [(0, 1, ["sentence BLEU"]), (1, 2, ["sentence BLEU", "chrF"])],
+)
+def test_explorers_of_two_runs_filter_their_sentences(two_runs, form, sets, scores):
+    options = f"[...document.forms[{form}].elements.score.options]"
+    assert two_runs.run(f"{options}.map((option) => option.textContent)") == scores
+    prefix, other = f"run{form + 1}-", f"run{2 - form}-"
+    data = json.loads(two_runs.run(f"document.getElementById('{prefix}data').textContent"))
+    assert len(data["sets"]) == sets and count(two_runs, prefix) == 40
+    first, second = data["sets"][0]["scores"]["bleu"]
+    choose(two_runs, {"way": "down"}, form)
+    losses = sum(after < before for before, after in zip(first, second, strict=True))
+    assert 0 < count(two_runs, prefix) == losses < 40 == count(two_runs, other)
+
+
+def test_more_button_of_one_run_leaves_the_other_explorer(two_runs):
+    system = "document.forms[0].elements.a.selectedOptions[0].textContent"
+    assert two_runs.run(system) == LONG_NAME
     shown = (
         "['run1-', 'run2-'].map((prefix) => document.getElementById(prefix +"
         " 'results').children.length)"
     )
-    before = browser.run(shown)
-    browser.click("#run1-more")
-    assert browser.run(shown) == [40, before[1]]
+    assert two_runs.run(shown) == [20, 20]
+    two_runs.click("#run1-more")
+    assert two_runs.run(shown) == [40, 20]

@@ -1,11 +1,11 @@
-"""One metric of one system, for tests."""
+"""The score of a single system by one metric."""
 
 from types import SimpleNamespace
 
 from nmtkit.score.metrics import Scorer
 
 TOKENS = SimpleNamespace(tokenization="none", cased=lambda line: line)
-"""The side of lines that are tokens already."""
+"""A text side whose lines are already tokens."""
 
 
 def tokenized_bleu(hyps, refs, lowercase=False):
@@ -25,10 +25,8 @@ def ter(hyps, refs):
 
 
 def multi_bleu_line(metric):
-    """A BLEU metric as multi-bleu.perl prints it."""
-    d = metric.details
-    precisions = "/".join(f"{p:.1f}" for p in d["precisions"])
-    return (
-        f"BLEU = {metric.value:.2f}, {precisions} (BP={d['bp']:.3f}, ratio={d['ratio']:.3f},"
-        f" hyp_len={d['hyp_len']}, ref_len={d['ref_len']})"
-    )
+    """Return a BLEU score in the form that multi-bleu.perl prints."""
+    details = metric.details
+    precisions = "/".join(f"{p:.1f}" for p in details["precisions"])
+    sizes = "BP={bp:.3f}, ratio={ratio:.3f}, hyp_len={hyp_len}, ref_len={ref_len}"
+    return f"BLEU = {metric.value:.2f}, {precisions} ({sizes.format(**details)})"

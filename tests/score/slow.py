@@ -1,4 +1,4 @@
-"""Slow, obvious oracles: each written from the definition, sharing nothing with nmtkit.score."""
+"""Slow, simple reference implementations, written from definitions; none uses nmtkit.score."""
 
 import math
 import re
@@ -14,42 +14,41 @@ def ngrams(words, n):
 
 
 def closest(length, ref_lengths):
-    """The reference length nearest to `length`; of two as near the shorter."""
+    """Return the closest reference length; of two equally close ones the shorter."""
     return min(ref_lengths, key=lambda other: (abs(length - other), other))
 
 
 def counts(hyps, refs, orders=4):
-    """(matches, n-grams, hypothesis length, reference length) of words: clipped at the most that
-    one reference has.
+    """Return the counts of BLEU (Papineni et al. 2002): matches and n-grams by order, hypothesis
+    and reference length. An n-gram matches at most as often as one of the references has it.
     """
     match, total, hyp_len, ref_len = Counter(), Counter(), 0, 0
-    for i, words in enumerate(hyps):
-        others = [ref[i] for ref in refs]
+    for words, *references in zip(hyps, *refs, strict=True):
         hyp_len += len(words)
-        ref_len += closest(len(words), [len(other) for other in others])
+        ref_len += closest(len(words), map(len, references))
         for n in range(1, orders + 1):
-            own = ngrams(words, n)
-            most = Counter()
-            for other in others:
-                most |= ngrams(other, n)
-            total[n] += sum(own.values())
-            match[n] += sum((own & most).values())
+            counted, most = ngrams(words, n), Counter()
+            for reference in references:
+                most |= ngrams(reference, n)
+            total[n] += sum(counted.values())
+            match[n] += sum((counted & most).values())
     return match, total, hyp_len, ref_len
 
 
 def multi_bleu(hyps, refs, lowercase=False):
-    """Moses' multi-bleu.perl: bytes, split at ASCII white space; -lc lowers bytes."""
-    read = [
-        [line.encode().lower() if lowercase else line.encode() for line in stream]
-        for stream in (hyps, *refs)
-    ]
-    words = [[line.split() for line in stream] for stream in read]
-    match, total, *lengths = counts(words[0], words[1:])
-    return bleu(match, total, *lengths)
+    """Return BLEU as Moses' multi-bleu.perl does: it splits bytes at ASCII white space, and its
+    option -lc lowercases bytes.
+    """
+
+    def words(line):
+        return (line.encode().lower() if lowercase else line.encode()).split()
+
+    hyps, *refs = [list(map(words, stream)) for stream in (hyps, *refs)]
+    return bleu(*counts(hyps, refs))
 
 
 def bleu(match, total, hyp_len, ref_len):
-    """BLEU of counts, without smoothing."""
+    """Return BLEU of counts: BP · exp(Σ log p_n / 4), BP = min(1, exp(1 - r/c)), no smoothing."""
     if any(match[n] == 0 for n in range(1, 5)):
         return 0.0
     brevity = 1.0 if hyp_len >= ref_len else math.exp(1 - ref_len / hyp_len)
@@ -57,8 +56,8 @@ def bleu(match, total, hyp_len, ref_len):
 
 
 def moses_tokens(lines, lang):
-    """Moses' normalize-punctuation.perl and tokenizer.perl -a -no-escape, as sacremoses has
-    them.
+    """Tokenize as Moses' normalize-punctuation.perl and tokenizer.perl -a -no-escape do
+    (sacremoses).
     """
     normalizer, tokenizer = sacremoses.MosesPunctNormalizer(lang), sacremoses.MosesTokenizer(lang)
     options = {"aggressive_dash_splits": True, "escape": False, "return_str": True}
@@ -66,28 +65,22 @@ def moses_tokens(lines, lang):
 
 
 def cased_tokens(subword_lines):
-    """The tokens of truecased subwords: BPE joined, then Moses' detruecase.perl."""
-    detruecaser = sacremoses.MosesDetruecaser()
-    return [
-        detruecaser.detruecase(re.sub("@@( |$)", "", line), return_str=True)
-        for line in subword_lines
-    ]
+    """Join the BPE of truecased subwords and undo truecasing (Moses' detruecase.perl)."""
+    detruecase = sacremoses.MosesDetruecaser().detruecase
+    return [detruecase(re.sub("@@( |$)", "", line), return_str=True) for line in subword_lines]
 
 
 def bleu_of_tokens(hyps, refs):
-    """sacreBLEU of tokens as they are, without smoothing."""
-    return sacrebleu.corpus_bleu(
-        hyps, refs, tokenize="none", smooth_method="none", force=True
-    ).score
+    """Return sacreBLEU's BLEU of tokens, without smoothing."""
+    options = {"tokenize": "none", "smooth_method": "none", "force": True}
+    return sacrebleu.corpus_bleu(hyps, refs, **options).score
 
 
 PERL_SPACE = " \t\n\v\f\r\u0085\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
 
 
 def mteval_words(line, lowercase):
-    """mteval-v13a.pl, sub tokenization (11b's rules; --international-tokenization is off), on a
-    segment with its white space joined.
-    """
+    """Tokenize as sub tokenization of mteval-v13a.pl does (without --international-tokenization)."""
     line = re.sub(f"[{PERL_SPACE}]+", " ", line)
     line = line.replace("<skipped>", "")
     for entity, character in (("&quot;", '"'), ("&amp;", "&"), ("&lt;", "<"), ("&gt;", ">")):
@@ -103,9 +96,9 @@ def mteval_words(line, lowercase):
 
 
 def mteval(hyps, refs, lowercase=False):
-    """mteval-v13a.pl, sub bleu_score: 0 to 100."""
-    words = [[mteval_words(line, lowercase) for line in stream] for stream in (hyps, *refs)]
-    match, total, hyp_len, ref_len = counts(words[0], words[1:])
+    """Return BLEU (0 to 100) as sub bleu_score of mteval-v13a.pl does."""
+    hyps, *refs = [[mteval_words(line, lowercase) for line in stream] for stream in (hyps, *refs)]
+    match, total, hyp_len, ref_len = counts(hyps, refs)
     if hyp_len == 0:
         return 0.0
     logs, smooth = 0.0, 1
@@ -121,18 +114,18 @@ def mteval(hyps, refs, lowercase=False):
 
 
 def nltk_bleu(hyps, refs):
-    """NLTK's corpus_bleu, on which compare-mt rests: a sentence too short for an n-gram counts
-    as one without a match.
+    """Return BLEU as NLTK's corpus_bleu, which compare-mt uses: a sentence too short for an n-gram
+    counts as one n-gram without a match.
     """
-    words = [[line.split() for line in stream] for stream in (hyps, *refs)]
-    match, total, *lengths = counts(words[0], words[1:])
+    hyps, *refs = [[line.split() for line in stream] for stream in (hyps, *refs)]
+    match, total, *lengths = counts(hyps, refs)
     for n in range(1, 5):
-        total[n] += sum(len(one) < n for one in words[0])
+        total[n] += sum(len(words) < n for words in hyps)
     return bleu(match, total, *lengths)
 
 
 def gaps(ours, theirs, refs, draws):
-    """Differences of sacreBLEU between two systems, for each draw of sentences."""
+    """Return the difference of two systems in sacreBLEU's BLEU for each draw of sentences."""
 
     def score(hyps, draw):
         drawn = [[ref[i] for i in draw] for ref in refs]
@@ -141,11 +134,13 @@ def gaps(ours, theirs, refs, draws):
     return [score(ours, draw) - score(theirs, draw) for draw in draws]
 
 
-def sign_test(
-    better, baseline, refs, score=lambda hyps, refs: sacrebleu.corpus_bleu(hyps, refs).score
-):
-    """Collins, Koehn, Kučerová 2005: (+, -, ties, p); each sentence is put into the baseline's
-    output and the whole scored again.
+def corpus_bleu(hyps, refs):
+    return sacrebleu.corpus_bleu(hyps, refs).score
+
+
+def sign_test(better, baseline, refs, score=corpus_bleu):
+    """Return (+, -, ties, p) of the sign test (Collins, Koehn, Kučerová 2005): put each sentence of
+    `better` into the baseline's output and score the whole output again.
     """
     whole = score(baseline, refs)
     plus = minus = 0
@@ -157,7 +152,7 @@ def sign_test(
 
 
 def two_sided(plus, minus):
-    """The exact two-sided binomial at 1/2, in whole numbers."""
+    """Return the exact two-sided binomial p at 1/2."""
     n = plus + minus
     tail = sum(math.comb(n, k) for k in range(min(plus, minus) + 1))
     return float(min(Fraction(1), Fraction(2 * tail, 2**n)))

@@ -1,4 +1,4 @@
-"""sacreBLEU's public functions alone give the numbers that its private ones give."""
+"""Counts and scores are the same with sacreBLEU's public functions alone."""
 
 import numpy as np
 import pytest
@@ -23,14 +23,13 @@ REFS = [
 
 @pytest.mark.parametrize("lowercase", [False, True])
 @pytest.mark.parametrize("key", metrics.METRICS)
-def test_without_private_functions_counts_and_scores_are_the_same(key, lowercase, monkeypatch):
-    def score():
-        scorer = metrics.Scorer(REFS, lowercase=lowercase, side=TOKENS)
-        return scorer.score(key, HYPS)
-
-    private = score()
+def test_counts_and_scores_are_equal_without_sacrebleus_private_functions(
+    key, lowercase, monkeypatch
+):
+    scorer = metrics.Scorer(REFS, lowercase=lowercase, side=TOKENS)
+    private = scorer.score(key, HYPS)
     monkeypatch.setattr(counts, "PRIVATE", ("_gone",))
-    public = score()
+    public = metrics.Scorer(REFS, lowercase=lowercase, side=TOKENS).score(key, HYPS)
     assert np.array_equal(private.statistics, public.statistics)
     assert (private.value, private.signature) == (public.value, public.signature)
     assert private.details == public.details

@@ -1,11 +1,6 @@
-"""A paper's printed numbers: what its file may hold, and the table that has them beside measured
-ones.
-"""
+"""A paper's printed numbers: the file's format, and the table of printed and measured numbers."""
 
-import csv
-import io
 import json
-from dataclasses import replace
 
 import pytest
 
@@ -13,8 +8,9 @@ from nmtkit.errors import ConfigError
 from nmtkit.score import paper
 from nmtkit.score.stored_scores import MetricScore, Scores, SystemScores
 from nmtkit.tables.table import Estimate
-from tests.manifests import read_json
 from tests.refused import refused
+
+from .conftest import csv_rows
 
 FILE = """
 citation = "Somebody 2020, Something"
@@ -82,10 +78,18 @@ def rows(table):
     return [[row[key] for key in KEYS] for row in table.as_json()["rows"]]
 
 
-def test_the_column_of_the_same_test_set_is_compared(file):
-    found = paper.compared(
-        paper.find_table(file, "one"), "score", paper.of_scores(RESULT), "toy-ende"
-    )
+def compared(table, dataset, result=RESULT):
+    """Compare a table of a paper with the scores of a run of a data set."""
+    return paper.compared(table, "score", paper.of_scores(result), dataset)
+
+
+@pytest.fixture
+def table(file):
+    return paper.find_table(file, "one")
+
+
+def test_printed_numbers_are_compared_on_the_same_test_set(table):
+    found = compared(table, "toy-ende")
     assert rows(found) == [
         ["Base", "base", "En-De", 27.5, 2, 26.5, -1.0, "nrefs:1|tok:none"],
         ["Base + New", "base-new", "Δ", 0.5, 1, 2.0, 1.5, "nrefs:1|tok:none"],
@@ -93,88 +97,93 @@ def test_the_column_of_the_same_test_set_is_compared(file):
         ["T5", "not trained here", "En-De", 30.75, None, None, None, None],
     ]
     assert "paper_spread" not in found.csv() and "another corpus" not in found.title
-    for shown in ("tok. BLEU", "Somebody 2020", "read with care", "not alike"):
-        assert shown in found.markdown()
-    spread = paper.compared(
-        paper.find_table(file, "one"), "score", paper.of_scores(RESULT), "toy-deen"
-    )
-    assert [
-        (row["paper"], row["paper_spread"], row["measured"], row["difference"])
-        for row in spread.as_json()["rows"]
-    ] == [(30.1, 0.25, 31.5, pytest.approx(1.4))]
+    for part in ("tok. BLEU", "Somebody 2020", "read with care", "not alike"):
+        assert part in found.markdown()
+
+
+def test_printed_spread_is_a_column(table):
+    (row,) = compared(table, "toy-deen").as_json()["rows"]
+    assert (row["paper"], row["paper_spread"], row["measured"]) == (30.1, 0.25, 31.5)
+    assert row["difference"] == pytest.approx(1.4)
 
 
 @pytest.mark.parametrize("name", paper.PAPERS)
-def test_a_paper_of_a_recipe_has_a_name(name, tmp_path, monkeypatch):
-    """From any folder, also one that has a file of this name."""
+def test_papers_of_recipes_are_found_by_name_from_any_folder(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / name).write_text("no toml")
+    (tmp_path / name).write_text("no toml")  # a file with the paper's name
     first, *_ = paper.load(paper.PAPERS[name]).tables.values()
     error = refused(ConfigError, "which of the paper's tables", paper.find_table, name, None)
     table = error.hint.split(": ")[1].split(", ")[0]
     assert paper.load(paper.PAPERS[name]).tables[table] == first
 
 
-def test_an_unknown_name_is_answered_with_those_that_exist():
+def test_unknown_paper_is_refused_with_the_known_names():
     error = refused(ConfigError, None, paper.find_table, "cargo", "table1")
     assert "caru" in error.hint and "name a file" in error.hint
 
 
 @pytest.mark.parametrize(("dataset", "name"), [("toy-deen2", "news"), ("toy-ende", "olds")])
-def test_of_another_corpus_there_is_no_difference_and_it_is_said(dataset, name, file):
-    result = RESULT.model_copy(update={"set": name})
-    found = paper.compared(paper.find_table(file, "one"), "score", paper.of_scores(result), dataset)
+def test_numbers_of_another_corpus_have_no_difference_and_a_note(dataset, name, table):
+    found = compared(table, dataset, RESULT.model_copy(update={"set": name}))
     assert [(row[0], row[2], row[5], row[6]) for row in rows(found)] == [
-        *(("Base", "En-De", 26.5, None), ("Base", "De-En", 31.5, None)),
-        *(
-            ("Base + New", "Δ", 2.0, None),
-            ("Base + New", "En-De", 28.5, None),
-            ("T5", "En-De", None, None),
-        ),
+        ("Base", "En-De", 26.5, None),
+        ("Base", "De-En", 31.5, None),
+        ("Base + New", "Δ", 2.0, None),
+        ("Base + New", "En-De", 28.5, None),
+        ("T5", "En-De", None, None),
     ]
     assert "another corpus than the paper's" in found.title
-    columns = [{"name": n, "score": "bleu"} for n in "ab"]
-    found_twice = paper.compared(
-        printed(columns, TWICE, ELSEWHERE), "score", paper.of_scores(result), dataset
-    )
-    assert [(row[1], row[2], row[5]) for row in rows(found_twice)] == [
-        *(("base", "a", 31.5), ("base", "b", None), ("not in this comparison", "a", None)),
-    ]
-    said = (
+    note = (
         f"measured on {dataset} {name}, printed for toy-ende news, toy-deen news: no difference is"
         " shown, since the corpora differ"
     )
-    assert any(said in note for note in found.notes)
+    assert note in "\n".join(found.notes)
 
 
-def test_a_call_keeps_and_prints_the_table_and_the_next_without_it_prints_none(file, fake, capsys):
+def test_measured_number_is_shown_once_beside_columns_of_other_corpora():
+    columns = [{"name": name, "dataset": "other", "score": "bleu"} for name in "ab"]
+    found = compared(printed(columns, TWICE, ELSEWHERE), "toy-ende")
+    assert [(row[1], row[2], row[5]) for row in rows(found)] == [
+        ("base", "a", 31.5),
+        ("base", "b", None),
+        ("not in this comparison", "a", None),
+    ]
+
+
+@pytest.fixture
+def with_paper(file, fake, capsys):
+    """Scores a run with the paper's table; returns stdout, stderr."""
     fake.add("base", 0.2)
     fake.add("base-new-s3", 0.1)
-    kept = fake.run.path / "score" / "test"
-    fake.score(paper=file, table="one")
-    assert "Table 1, printed and measured (another corpus" in capsys.readouterr().out
-    assert {path.suffix for path in kept.glob("paper.*")} == {".md", ".tex", ".csv"}
-    scores = read_json(kept / "scores.json")
-    measured = [
-        row["measured"]
-        for row in csv.DictReader((kept / "paper.csv").read_text("utf-8").splitlines())
-    ]
-    assert measured[:2] == [
-        str(scores["systems"][0]["scores"][key]["value"]) for key in ("tokenized_bleu", "bleu")
-    ]
-    fake.score(paper=file, table="one", output_format="csv")
-    captured = capsys.readouterr()
-    last = captured.out.split("\n\n")[-1]
-    assert (
-        "up to date" in captured.err
-        and [row["set"] for row in csv.DictReader(io.StringIO(last))] == ["test"] * 5
-    )
-    fake.score(paper=file, table="one", output_format="json")
-    assert (
-        json.loads(capsys.readouterr().out)[0]["paper"]["rows"][4]["system"] == "not trained here"
-    )
+
+    def call(**options):
+        fake.score(paper=file, table="one", **options)
+        return capsys.readouterr()
+
+    return call
+
+
+def test_paper_table_is_printed_and_written(with_paper, fake):
+    assert "Table 1, printed and measured (another corpus" in with_paper().out
+    assert {path.suffix for path in fake.scores.glob("paper.*")} == {".md", ".tex", ".csv"}
+    measured = [row["measured"] for row in fake.csv("paper.csv")[:2]]
+    scores = fake.result()["systems"][0]["scores"]
+    assert measured == [str(scores[key]["value"]) for key in ("tokenized_bleu", "bleu")]
+
+
+def test_paper_table_is_printed_as_csv_and_json(with_paper):
+    with_paper()
+    out, err = with_paper(output_format="csv")
+    assert "up to date" in err
+    assert [row["set"] for row in csv_rows(out.split("\n\n")[-1])] == ["test"] * 5
+    (result,) = json.loads(with_paper(output_format="json").out)
+    assert result["paper"]["rows"][4]["system"] == "not trained here"
+
+
+def test_paper_table_is_kept_but_not_printed_by_later_calls(with_paper, fake, stdout):
+    with_paper()
     fake.score()
-    assert list(kept.glob("paper.*")) and "printed" not in capsys.readouterr().out
+    assert list(fake.scores.glob("paper.*")) and "printed" not in stdout()
 
 
 @pytest.mark.parametrize(
@@ -220,7 +229,7 @@ def test_a_call_keeps_and_prints_the_table_and_the_next_without_it_prints_none(f
         ),
     ],
 )
-def test_a_file_that_is_wrong_is_refused(old, new, message, hint, file):
+def test_wrong_file_is_refused_with_a_hint(old, new, message, hint, file):
     assert FILE.count(old) == 1
     file.write_text(FILE.replace(old, new), "utf-8")
     caught = refused(ConfigError, None, paper.find_table, file, "one")
@@ -228,7 +237,7 @@ def test_a_file_that_is_wrong_is_refused(old, new, message, hint, file):
     assert str(caught.where).startswith(str(file))
 
 
-def test_which_table_is_asked_for(file):
+def test_unknown_or_missing_table_is_refused_with_the_known_ones(file):
     for name, message, hint in (
         (None, "which of the paper's tables", "one of: one, sizes"),
         ("on", "no table 'on'", "did you mean 'one'"),
@@ -239,39 +248,44 @@ def test_which_table_is_asked_for(file):
         paper.find_table(file.parent / "none.toml", "one")
 
 
-def test_numbers_of_an_analysis(file):
-    """Of the same corpus with a difference, but of what tells of the machine; a mean over seeds;
-    of another corpus once and without one.
-    """
-    told = paper.find_table(file, "one", "cost")
-    known = {
-        "base-s1": {"parameters": 61.0},
-        "base-s2": {"parameters": 63.0},
-        "other": {"parameters": 1.0},
-    }
-    ours = paper.Measured(known, "", {"": "counted"}, ["by hand"])
-    same = paper.compared(told, "cost", ours, "toy-ende")
-    assert rows(same) == [
+@pytest.fixture
+def costs(file):
+    """Compares costs of three systems with the paper; returns the table."""
+    numbers = {"base-s1": {"parameters": 61.0}, "base-s2": {"parameters": 63.0}}
+    numbers["other"] = {"parameters": 1.0}
+
+    def call(dataset, numbers=numbers):
+        measured = paper.Measured(numbers, "", {"": "counted"}, ["by hand"])
+        return paper.compared(paper.find_table(file, "one", "cost"), "cost", measured, dataset)
+
+    return call
+
+
+def test_costs_of_an_analysis_are_compared_on_the_same_corpus(costs):
+    found = costs("toy-ende")
+    assert rows(found) == [
         ["Base", "base", "size", 60.0, 2, 62.0, 2.0, "counted"],
         ["Base + New", "not in this comparison", "size", 70.0, None, None, None, None],
     ]
-    assert "by hand" in same.notes and "another corpus" not in same.title
-    unmeasured = paper.compared(told, "cost", replace(ours, numbers={"base": {}}), "toy-ende")
-    assert rows(unmeasured)[0][1] == "not measured"
-    elsewhere = paper.compared(told, "cost", ours, "mine")
-    assert [row[6] for row in rows(elsewhere)] == [
-        None,
-        None,
-    ] and "measured on mine, printed for toy-ende" in "\n".join(elsewhere.notes)
+    assert "by hand" in found.notes and "another corpus" not in found.title
+
+
+def test_costs_that_were_not_measured_or_are_of_another_corpus_have_no_difference(costs):
+    assert rows(costs("toy-ende", {"base": {}}))[0][1] == "not measured"
+    elsewhere = costs("mine")
+    assert [row[6] for row in rows(elsewhere)] == [None, None]
+    assert "measured on mine, printed for toy-ende" in "\n".join(elsewhere.notes)
+
+
+def test_costs_that_depend_on_the_machine_have_no_difference():
     speeds = {"name": "steps/s", "cost": paper.OF_MACHINES}
     base = {"printed": "Base", "system": "base", "numbers": {"steps/s": 3.66}}
-    ours = paper.Measured({"base": {paper.OF_MACHINES: 1.5}}, "", {"": "here"})
-    table = paper.compared(printed([speeds], base), "cost", ours, "")
-    (row,) = rows(table)
+    measured = paper.Measured({"base": {paper.OF_MACHINES: 1.5}}, "", {"": "here"})
+    (row,) = rows(paper.compared(printed([speeds], base), "cost", measured, ""))
     assert (row[3], row[5], row[6]) == (3.66, 1.5, None)
 
 
-def test_an_analysis_is_asked_for_a_table_that_has_its_kind(file):
+def test_table_without_numbers_of_the_analysis_is_refused(file):
     assert paper.find_table("", "", "cost") is None
     refused(ConfigError, "--table needs --paper", paper.find_table, "", "one", "cost")
     for kind, what in (
@@ -283,37 +297,30 @@ def test_an_analysis_is_asked_for_a_table_that_has_its_kind(file):
         assert caught.value.hint == "these have: none"
 
 
-def test_gains_are_over_the_mean_of_the_baselines_seeds():
-    """Difference of the means that stand in the same table, whichever seed is the baseline of
-    the call.
-    """
+@pytest.mark.parametrize("baseline", ["base-s1", "base-s3"])
+def test_gains_are_differences_to_the_mean_of_the_baselines_seeds(baseline):
     columns = [{"name": "BLEU", "score": "bleu"}, {"name": "Δ", "score": "bleu", "gain": True}]
     numbers = [
         {"printed": "New", "system": "new", "numbers": {"BLEU": 29.0, "Δ": 0.89}},
         {"printed": "Base", "system": "base", "numbers": {"BLEU": 28}},
     ]
-    told = printed(columns, *numbers)
     values = {"base-s1": 27.0, "base-s2": 28.0, "base-s3": 29.0}
     values |= {"new-s1": 28.0, "new-s2": 29.0, "new_seed3": 30.0, "base-large": 99.0}
     systems = [system(name, bleu=value) for name, value in values.items()]
-    for baseline in ("base-s1", "base-s3"):
-        result = Scores.model_construct(
-            set="", baseline=baseline, signatures={"bleu": "s"}, systems=systems, remarks=[]
-        )
-        found = paper.compared(told, "score", paper.of_scores(result), "")
-        assert [(row[2], row[5], row[6]) for row in rows(found)] == [
-            ("BLEU", 29.0, 0.0),
-            ("Δ", 1.0, pytest.approx(0.11)),
-            ("BLEU", 28.0, 0.0),
-        ]
-        assert any("gains: difference to base-s1, base-s2, base-s3" in note for note in found.notes)
+    updates = {"set": "", "baseline": baseline, "systems": systems}
+    found = compared(printed(columns, *numbers), "", RESULT.model_copy(update=updates))
+    assert [(row[2], row[5], row[6]) for row in rows(found)] == [
+        ("BLEU", 29.0, 0.0),
+        ("Δ", 1.0, pytest.approx(0.11)),
+        ("BLEU", 28.0, 0.0),
+    ]
+    assert any("gains: difference to base-s1, base-s2, base-s3" in note for note in found.notes)
 
 
-def test_what_a_call_drops_of_the_one_before_is_said(fake, stderr):
-    fake.add("base", 0.2)
-    fake.add("new", 0.1)
+def test_replaced_baseline_and_length_groups_are_reported(fake, stderr):
+    fake.add_all(base=0.2, new=0.1)
     fake.score(against="new", by_length=True)
-    assert "give way" not in stderr()
+    assert "are replaced by" not in stderr()
     fake.score()
     err = stderr()
     assert "test: scores against new are replaced by scores against base (--against)" in err
