@@ -1,5 +1,5 @@
-"""A headless Chromium, driven by the standard library through its DevTools pipe (JSON messages, each
-followed by a zero byte).
+"""A headless Chromium, driven by the standard library through its DevTools pipe: JSON messages,
+each followed by a zero byte.
 """
 
 import fcntl

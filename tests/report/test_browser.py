@@ -19,15 +19,20 @@ from .browser import Browser, find
 from .conftest import SCRIPT, make
 
 CONTRAST = """(() => {
-  const parse = (text) => { const n = text.match(/[\\d.]+/g).map(Number); return n.length > 3 ? n : [...n, 1]; };
+  const parse = (text) => {
+    const n = text.match(/[\\d.]+/g).map(Number);
+    return n.length > 3 ? n : [...n, 1];
+  };
   const over = (top, under) => [0, 1, 2].map((i) => top[i] * top[3] + under[i] * (1 - top[3]));
   const back = (element) => {
     const layers = [];
-    for (let e = element; e; e = e.parentElement) layers.push(parse(getComputedStyle(e).backgroundColor));
+    for (let e = element; e; e = e.parentElement)
+      layers.push(parse(getComputedStyle(e).backgroundColor));
     return layers.reverse().reduce((under, top) => over(top, under), [255, 255, 255]);
   };
   const light = (rgb) => {
-    const [r, g, b] = rgb.map((v) => v / 255).map((v) => (v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4));
+    const linear = (v) => (v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+    const [r, g, b] = rgb.map((v) => linear(v / 255));
     return 0.2126 * r + 0.7152 * g + 0.0722 * b;
   };
   const found = [];
@@ -35,9 +40,11 @@ CONTRAST = """(() => {
     if (element.closest("svg, script, noscript") || !element.checkVisibility()) continue;
     if (![...element.childNodes].some((node) => node.nodeType === 3 && node.data.trim())) continue;
     const under = back(element);
-    const [a, b] = [light(over(parse(getComputedStyle(element).color), under)), light(under)].sort((x, y) => y - x);
+    const text = light(over(parse(getComputedStyle(element).color), under));
+    const [a, b] = [text, light(under)].sort((x, y) => y - x);
     const ratio = (a + 0.05) / (b + 0.05);
-    found.push([ratio, element.tagName + "." + element.className + ": " + element.textContent.trim().slice(0, 40)]);
+    const name = element.tagName + "." + element.className;
+    found.push([ratio, name + ": " + element.textContent.trim().slice(0, 40)]);
   }
   return found;
 })()"""
@@ -407,16 +414,22 @@ def test_printed_page_is_light_without_explorer_and_torn_words(browser):
     assert base64.b64decode(printed).startswith(b"%PDF-")
 
 
-STRUCTURE = """({
-  untitled: [...document.querySelectorAll('table')].filter((t) => !t.caption || !t.caption.textContent.trim()).length,
-  unscoped: [...document.querySelectorAll('th')].filter((t) => !t.scope).length,
-  unlabelled: [...document.querySelectorAll('input, select')].filter((e) => !e.labels.length).length,
-  figures: [...document.querySelectorAll('svg')].filter((e) => e.getAttribute('role') !== 'img' || !e.getAttribute('aria-label')).length,
-  levels: [...document.querySelectorAll('h1, h2, h3, h4')].map((e) => Number(e.tagName[1])),
-  ids: [...document.querySelectorAll('[id]')].map((e) => e.id),
-  links: [...document.querySelectorAll('a[href^="#"]')].map((e) => document.getElementById(e.hash.slice(1)) !== null),
-  names: [...document.querySelectorAll('[aria-labelledby]')].filter((e) => !document.getElementById(e.getAttribute('aria-labelledby'))).length,
-})"""
+STRUCTURE = """(() => {
+  const all = (selector) => [...document.querySelectorAll(selector)];
+  const attribute = (e, name) => e.getAttribute(name);
+  return {
+    untitled: all('table').filter((t) => !t.caption || !t.caption.textContent.trim()).length,
+    unscoped: all('th').filter((t) => !t.scope).length,
+    unlabelled: all('input, select').filter((e) => !e.labels.length).length,
+    figures: all('svg').filter(
+      (e) => attribute(e, 'role') !== 'img' || !attribute(e, 'aria-label')).length,
+    levels: all('h1, h2, h3, h4').map((e) => Number(e.tagName[1])),
+    ids: all('[id]').map((e) => e.id),
+    links: all('a[href^="#"]').map((e) => document.getElementById(e.hash.slice(1)) !== null),
+    names: all('[aria-labelledby]').filter(
+      (e) => !document.getElementById(attribute(e, 'aria-labelledby'))).length,
+  };
+})()"""
 
 
 def check_structure(found):

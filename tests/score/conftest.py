@@ -122,6 +122,10 @@ class FakeRun:
         """Return scores.json as plain values."""
         return result_of(self.run, set_name)
 
+    def systems(self, set_name="test"):
+        """Return the names of the scored systems."""
+        return [system["name"] for system in self.result(set_name)["systems"]]
+
     def loaded(self):
         """Return scores.json of the set `test` as a record."""
         return load(Scores, self.scores / "scores.json")

@@ -80,7 +80,7 @@ PERL_SPACE = " \t\n\v\f\r\u0085\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f
 
 
 def mteval_words(line, lowercase):
-    """Tokenize as sub tokenization of mteval-v13a.pl does (without --international-tokenization)."""
+    """Tokenize as sub tokenization of mteval-v13a.pl, without --international-tokenization."""
     line = re.sub(f"[{PERL_SPACE}]+", " ", line)
     line = line.replace("<skipped>", "")
     for entity, character in (("&quot;", '"'), ("&amp;", "&"), ("&lt;", "<"), ("&gt;", ">")):

@@ -26,7 +26,7 @@ columns = [
   { name = "De-En", dataset = "toy-deen", set = "news", score = "bleu" },
 ]
 rows = [
-  { printed = "Base", system = "base", numbers = { size = 60, En-De = 27.5, De-En = [30.1, 0.25] } },
+  {printed = "Base", system = "base", numbers = {size = 60, En-De = 27.5, De-En = [30.1, 0.25]}},
   { printed = "Base + New", system = "base-new", numbers = { size = 70, En-De = 28, "Δ" = 0.5 } },
   { printed = "T5", numbers = { En-De = 30.75 } },
 ]
@@ -178,12 +178,6 @@ def test_paper_table_is_printed_as_csv_and_json(with_paper):
     assert [row["set"] for row in csv_rows(out.split("\n\n")[-1])] == ["test"] * 5
     (result,) = json.loads(with_paper(output_format="json").out)
     assert result["paper"]["rows"][4]["system"] == "not trained here"
-
-
-def test_paper_table_is_kept_but_not_printed_by_later_calls(with_paper, fake, stdout):
-    with_paper()
-    fake.score()
-    assert list(fake.scores.glob("paper.*")) and "printed" not in stdout()
 
 
 @pytest.mark.parametrize(

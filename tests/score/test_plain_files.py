@@ -272,7 +272,6 @@ def test_line_of_stdin_without_end_is_refused(tmp_path, monkeypatch):
         (["-", "--ref", "-"], b"x\n", "stdin can be read only once"),
         (["-", "--ref", "REF"], b"x\n", "stdin has 1 line but REF has 3"),
         (["-", "--ref", "REF"], b"x\ny\xff\nz\n", "stdin, line 2"),
-        (["REF", "REF", "--ref", "REF"], b"", "named twice"),
         (["REF", "--ref", "REF", "--system", "a"], b"", "--system has no effect"),
     ],
 )

@@ -58,8 +58,8 @@ def test_bleu_of_tensorflow_nmt_on_newstest2013_is_reproduced(shared):
         metric = single.tokenized_bleu(hyps, [ref])
         counts = "BP=0.975, ratio=0.975, hyp_len=63211, ref_len=64807"
         assert single.multi_bleu_line(metric) == f"BLEU = 22.58, 56.9/29.0/17.0/10.3 ({counts})"
-        # The script of the origin, which recorded 22.5855084573, splits an empty line into one empty
-        # word. With 3 empty lines the difference is 0.0009.
+        # The script of the origin, which recorded 22.5855084573, splits an empty line into one
+        # empty word. With 3 empty lines the difference is 0.0009.
         assert metric.empty_hypotheses == 3
         with_words = single.tokenized_bleu([line or "EMPTY" for line in hyps], [ref])
         assert with_words.value == pytest.approx(22.5855084573, abs=1e-9)
@@ -210,8 +210,8 @@ def test_significance_of_compare_mt_is_reproduced(comparemt):
     for metric, recorded in ((first, (21.6638, 23.2117)), (second, (23.2452, 24.7964))):
         bounds = np.quantile(draws.half.scores(metric), [0.025, 0.975])
         full = np.quantile(draws.full.scores(metric), [0.025, 0.975])
-        # The ends of an interval vary by about 0.05 with the seed. The recorded ends fit resamples of
-        # the whole set, not of half of it.
+        # The ends of an interval vary by about 0.05 with the seed. The recorded ends fit resamples
+        # of the whole set, not of half of it.
         assert full == pytest.approx(recorded, abs=0.15)
         assert bounds[1] - bounds[0] > 1.25 * (recorded[1] - recorded[0])
     gap = difference(second, first, draws)

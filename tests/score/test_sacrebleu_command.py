@@ -1,4 +1,4 @@
-"""Scores and p of real outputs equal those that sacreBLEU's command line prints for paired tests."""
+"""Scores and p of real outputs equal those of sacreBLEU's command line in paired tests."""
 
 import json
 import os

@@ -146,7 +146,7 @@ def errors_of_one_seed(_, theirs, other):
     ("count", "errors_of"), [(3, errors_of_three_seeds), (1, errors_of_one_seed)]
 )
 def test_difference_over_seeds_has_errors_of_sentences_and_seeds(count, errors_of):
-    """A slow hierarchical bootstrap: a mean over resampled sentences plus a draw of the seeds' error."""
+    """Oracle: the difference of means over resampled sentences, plus a draw of the seeds' error."""
     rng, draws = np.random.default_rng(3), Draws(50, resamples=400)
     ours, theirs, other, single = (
         [mean_score(rng.normal(mean, 1, 50)) for _ in range(n)]

@@ -48,12 +48,10 @@ def references_of(ref, count):
     return [ref, *(spoiled(ref, 0.4, 50 + i) for i in range(1, count))]
 
 
-def both(better, worse, refs, score=metrics.bleu):
-    return score(better, refs), score(worse, refs)
-
-
-def score(key, hyps, refs):
-    return metrics.Scorer(refs, side=single.TOKENS).score(key, hyps)
+def scores(refs, *outputs, key="bleu"):
+    """Return a metric of each output."""
+    scorer = metrics.Scorer(refs, side=single.TOKENS)
+    return [scorer.score(key, hyps) for hyps in outputs]
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +76,7 @@ def test_koehns_bootstrap_equals_a_loop_over_sacrebleu(test, ratio, drawn, refer
     ours, theirs = spoiled(ref, 0.2, 1), spoiled(ref, 0.3, 2)
     gaps = slow.gaps(ours, theirs, refs, np.random.default_rng(7).integers(0, 31, (60, drawn)))
     wins = sum(gap > 0 for gap in gaps)
-    found = compare(test, *both(ours, theirs, refs), Draws(31, 60, 10, ratio, seed=7))
+    found = compare(test, *scores(refs, ours, theirs), Draws(31, 60, 10, ratio, seed=7))
     assert found.p == pytest.approx(1 - wins / 60, abs=1e-12)
     assert 0 < found.p < 1  # or else the loop would have proved little
     assert f"60 resamples of {drawn} sentences, seed 7" == found.setting
@@ -88,7 +86,7 @@ def test_interval_of_a_difference_equals_a_loop_over_sacrebleu(thirty):
     ref, ours, theirs = thirty
     draws = np.random.default_rng(7).integers(0, 30, (60, 30))
     bounds = np.quantile(slow.gaps(ours, theirs, [ref], draws), [0.025, 0.975])
-    found = difference(*both(ours, theirs, [ref]), Draws(30, 60, 10, ratio=0.5, seed=7))
+    found = difference(*scores([ref], ours, theirs), Draws(30, 60, 10, ratio=0.5, seed=7))
     assert (found.low, found.high) == pytest.approx(tuple(bounds), abs=1e-9)
     (whole,) = slow.gaps(ours, theirs, [ref], [range(30)])
     assert found.value == pytest.approx(whole)
@@ -96,7 +94,7 @@ def test_interval_of_a_difference_equals_a_loop_over_sacrebleu(thirty):
 
 def test_interval_of_a_score_does_not_depend_on_the_ratio(thirty):
     ref, ours, _ = thirty
-    system, draws = metrics.bleu(ours, [ref]), Draws(30, 60, seed=7)
+    (system,), draws = scores([ref], ours), Draws(30, 60, seed=7)
     assert replace(draws, ratio=0.5).score(system) == draws.score(system)
 
 
@@ -127,7 +125,7 @@ def test_p_of_sacrebleus_two_tests_equals_sacrebleus(key, references, seed):
     ours, theirs = spoiled(ref, 0.27, 1), spoiled(ref, 0.3, 2)
     ours[:9] = theirs[:9]  # equal outputs: swapping them is a tie, which sacreBLEU does not count
     draws = Draws(45, 150, 230, seed=seed)
-    system, baseline = score(key, ours, refs), score(key, theirs, refs)
+    system, baseline = scores(refs, ours, theirs, key=key)
     for test, run, samples in (
         ("sacrebleu_bootstrap", _paired_bs_test, 150),
         ("sacrebleu_randomization", _paired_ar_test, 230),
@@ -146,7 +144,7 @@ def test_randomization_of_few_sentences_counts_ties_as_sacrebleu_does(seed):
     ref = corpus(6, seed)
     ours, theirs = spoiled(ref, 0.2, seed + 1), spoiled(ref, 0.3, seed + 2)
     for key in ("bleu", "chrf", "ter"):
-        systems = score(key, ours, [ref]), score(key, theirs, [ref])
+        systems = scores([ref], ours, theirs, key=key)
         draws = Draws(6, 10, 300, seed=seed)
         p = TESTS["sacrebleu_randomization"].run(*systems, draws).p
         expected = sacrebleus_p(_paired_ar_test, key, ours, theirs, [ref], 300, seed)
@@ -164,10 +162,10 @@ def test_sign_test_equals_a_loop_over_sacrebleu(seed, references):
     assert min(counts) > 0
 
 
-def check_sign_test(ours, theirs, refs, metric=metrics.bleu, corpus_score=slow.corpus_bleu):
+def check_sign_test(ours, theirs, refs, key="bleu", corpus_score=slow.corpus_bleu):
     """Compare with the slow loop; return the numbers of sentences +, - and of ties."""
     *counts, p = slow.sign_test(ours, theirs, refs, corpus_score)
-    found = compare("sign", *both(ours, theirs, refs, metric), Draws(40, 10, 10))
+    found = compare("sign", *scores(refs, ours, theirs, key=key), Draws(40, 10, 10))
     assert found.p == pytest.approx(p, abs=1e-12)
     assert found.setting == "{} sentences +, {} -, {} ties".format(*counts)
     return counts
@@ -180,7 +178,7 @@ def test_sign_test_counts_lower_ter_as_better():
     def negative_ter(hyps, refs):
         return -sacrebleu.corpus_ter(hyps, refs, case_sensitive=True).score
 
-    plus, minus, _ = check_sign_test(ours, theirs, [ref], single.ter, negative_ter)
+    plus, minus, _ = check_sign_test(ours, theirs, [ref], "ter", negative_ter)
     assert plus > minus
 
 
@@ -217,7 +215,8 @@ def test_draws_do_not_depend_on_block_size(monkeypatch, block):
 def unlike(request):
     """A good and a bad system of 120 sentences by the metric of the parameter `key`, and draws."""
     ref = corpus(120)
-    good, bad = (score(request.param, spoiled(ref, share, 5), [ref]) for share in (0.05, 0.5))
+    outputs = (spoiled(ref, share, 5) for share in (0.05, 0.5))
+    good, bad = scores([ref], *outputs, key=request.param)
     return good, bad, Draws(120, 200, 300)
 
 
@@ -258,27 +257,30 @@ def test_randomization_has_no_p_if_fewer_than_six_sentences_differ(different):
     ours, draws = [*ref[:different], *theirs[different:]], Draws(100, 50, 300)
     test = "sacrebleu_randomization"
     for key in ("bleu", "chrf", "ter"):
-        system, baseline = score(key, ours, [ref]), score(key, theirs, [ref])
+        system, baseline = scores([ref], ours, theirs, key=key)
         assert TESTS[test].run(system, baseline, draws).p == 1 / 301
         found = compare(test, system, baseline, draws)
         assert (found.p is None) == (found.setting == FEW_DIFFERENT) == (different < 6)
         assert compare("sign", system, baseline, draws).p == pytest.approx(2 * 0.5**different)
 
 
-def test_randomization_has_no_p_for_different_outputs_with_equal_scores():
+def test_sacrebleus_tests_have_no_p_for_different_outputs_with_equal_scores():
     ref = corpus(100)
-    short, long = (metrics.bleu([text] * 100, [ref]) for text in ("x", "x x"))
+    short, long = scores([ref], ["x"] * 100, ["x x"] * 100)
     assert short.value == long.value == 0
-    found = compare("sacrebleu_randomization", short, long, Draws(100, 50, 300))
-    assert (found.p, found.setting) == (None, FEW_DIFFERENT)
+    for test, entry in TESTS.items():
+        expected = None if entry.fewest_different else 1.0
+        assert compare(test, short, long, Draws(100, 50, 300)).p == expected, test
 
 
 def test_equal_systems_have_small_p_by_chance_as_often_as_documented():
     ref, count = corpus(60), 300
+    scorer = metrics.Scorer([ref])
     small = dict.fromkeys(TESTS, 0)
     for seed in range(count):
-        ours, theirs = spoiled(ref, 0.3, 2 * seed + 1), spoiled(ref, 0.3, 2 * seed + 2)
-        pair, draws = both(ours, theirs, [ref]), Draws(60, 200, 200, seed=seed)
+        outputs = (spoiled(ref, 0.3, 2 * seed + i) for i in (1, 2))
+        pair = [scorer.score("bleu", hyps) for hyps in outputs]
+        draws = Draws(60, 200, 200, seed=seed)
         for test in small:
             small[test] += compare(test, *pair, draws).p < LEVEL
     for test, number in small.items():
@@ -296,14 +298,14 @@ def test_interval_is_the_central_95_percent_of_finite_samples():
 
 def test_length_ratio_of_resamples_is_1_for_equal_lengths():
     ref = corpus(200)
-    metric = metrics.bleu(spoiled(ref, 0.3, 1), [ref])
+    (metric,) = scores([ref], spoiled(ref, 0.3, 1))
     assert Draws(200, 500).scores(metric, formulas.length_ratio) == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize("count", [1, 9, 10, 29, 30])
 def test_interval_needs_10_sentences_and_p_needs_30(count):
     ref = corpus(count)
-    good, bad = (metrics.bleu(spoiled(ref, share, 5), [ref]) for share in (0.05, 0.5))
+    good, bad = scores([ref], *(spoiled(ref, share, 5) for share in (0.05, 0.5)))
     draws = Draws(count, 20, 20)
     gap = difference(good, bad, draws)
     assert gap.value == good.value - bad.value
@@ -327,11 +329,11 @@ def test_wilson_interval_equals_hand_computed_values_and_stays_within_0_and_100(
 
 def test_scores_of_resamples_are_computed_once(monkeypatch):
     ref = corpus(20)
-    metric, draws = metrics.bleu(spoiled(ref, 0.3, 1), [ref]), Draws(20, 10)
+    metric, other = scores([ref], spoiled(ref, 0.3, 1), spoiled(ref, 0.4, 2))
+    draws = Draws(20, 10)
     first = draws.scores(metric)
     monkeypatch.setattr(Draws, "sums", lambda *_: pytest.fail("computed again"))
     assert draws.scores(metric) is first
-    other = metrics.bleu(spoiled(ref, 0.4, 2), [ref])
     monkeypatch.undo()
     assert not np.array_equal(draws.scores(other), first)
 

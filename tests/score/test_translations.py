@@ -1,4 +1,4 @@
-"""Which translations are scored, and remarks on translations that are old or searched differently."""
+"""Which translations are scored, and remarks on old or differently searched translations."""
 
 import hashlib
 import json
@@ -29,11 +29,6 @@ def describe(fake, system, text, checkpoint="step-00000010"):
     )
 
 
-def names(fake):
-    """Return the names of the scored systems."""
-    return [system["name"] for system in fake.result()["systems"]]
-
-
 def test_translations_of_an_earlier_test_set_are_left_out(fake, stderr):
     lines = fake.lines["test"]
     for name, text in (("today", lines), ("earlier", lines[::-1])):
@@ -46,12 +41,12 @@ def test_translations_of_an_earlier_test_set_are_left_out(fake, stderr):
     for name, systems in (("earlier", "earlier"), ("ensemble-a+b", "a --system b --ensemble")):
         message = f"the translation by '{name}' is of an earlier test set, so it is left out"
         assert f"{message} (nmtkit translate --system {systems} --on" in printed
-    assert names(fake) == ["today"]
+    assert fake.systems() == ["today"]
     for options in ({"systems": ["earlier"]}, {"against": "earlier"}):
         refused(DataError, "is of an earlier test set", fake.score, **options)
     write(fake.run.source("test"), lines[::-1])
     fake.score(systems=["earlier"])
-    assert names(fake) == ["earlier"]
+    assert fake.systems() == ["earlier"]
     write(fake.run.source("test"), ["another"] * 40)
     refused(DataError, "nothing to score", fake.score)
 

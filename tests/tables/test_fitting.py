@@ -1,4 +1,4 @@
-"""Tables on terminals of any width: columns are dropped, transposed or listed, numbers stay whole."""
+"""Tables on terminals of any width: columns are dropped, rows transposed or listed."""
 
 import pytest
 from hypothesis import given
