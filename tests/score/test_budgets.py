@@ -20,7 +20,7 @@ def train(fake, name, updates, tokens, preset="small", corpus="first"):
 
 
 def remarks(fake):
-    fake.score(by_length=True)
+    fake.score(by_length=True, metrics="bleu")
     return fake.result()["remarks"]
 
 

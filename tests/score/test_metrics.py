@@ -230,7 +230,7 @@ def test_signatures_name_references_case_tokenizer_and_smoothing():
     assert metric.signature == f"nrefs:2|case:mixed|eff:no|tok:13a|smooth:exp|{version}"
     a, b = ["A"], [["a"]]
     for metric, part in (
-        (single.tokenized_bleu(a, b), "tok:none|smooth:none"),
+        (single.tokenized_bleu(a, b), f"nrefs:1|case:mixed|eff:no|tok:none|smooth:none|{version}"),
         (metrics.bleu(a, b, lowercase=True), "case:lc|"),
         (single.mteval(a, b), "case:mixed|eff:no|tok:mteval-v13a|smooth:mteval-v13a"),
         (single.mteval(a, b, lowercase=True), "case:lc-ascii"),

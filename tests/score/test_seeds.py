@@ -1,7 +1,6 @@
 """Training seeds: which systems form a group, the group's mean and spread, and differences."""
 
 import dataclasses
-import json
 import os
 import statistics
 import tomllib
@@ -130,7 +129,7 @@ def variances(groups):
 
 
 def errors_of_three_seeds(ours, theirs, _):
-    """Return (ORDERS, 400) draws of t(4)·√(pooled variance · (1/3 + 1/3)), and others' scores."""
+    """Return (ORDERS, 400) draws of t(4)·√(pooled variance · (1/3 + 1/3))."""
     variance = sum(variances([ours, theirs])) / 2
     return seeds.student_t(4, 400, 1) * (variance * 2 / 3) ** 0.5
 
@@ -248,9 +247,10 @@ def seeded(fake_run):
     return add_seeds(fake_run(count=60))
 
 
-def systems_of_groups(printed):
-    """Return the systems of each group in printed JSON."""
-    return [group["systems"] for group in json.loads(printed)[0]["seeds"]["groups"]]
+def groups_of(fake):
+    """Score by seed, with BLEU alone; return the systems of each group."""
+    fake.score(group_by="seed", metrics="bleu")
+    return [group["systems"] for group in fake.result()["seeds"]["groups"]]
 
 
 @pytest.fixture(scope="module")
@@ -341,7 +341,7 @@ def test_significant_pairs_in_the_wrong_direction_are_not_counted(grouped):
 
 @pytest.mark.parametrize("resamples", [80, 79])  # 2 comparisons, p at least 2/(N+1)
 def test_table_warns_of_too_few_resamples_for_the_holm_correction(seeded, stdout, resamples):
-    seeded.score(resamples=resamples, group_by="seed")
+    seeded.score(resamples=resamples, group_by="seed", metrics="bleu")
     out = stdout()
     assert "corrected for 2 comparisons with a p" in out
     warning = "with 79 resamples no p (Holm) can be below 0.05; use --resamples 790"
@@ -350,15 +350,15 @@ def test_table_warns_of_too_few_resamples_for_the_holm_correction(seeded, stdout
 
 def test_holm_correction_counts_only_comparisons_with_a_p(seeded, stdout):
     """Two seeds of two systems do not show the error of the third system's seed."""
-    seeded.score(group_by="seed", systems=["base", "base-2", "new", "new-2", "other"])
+    systems = ["base", "base-2", "new", "new-2", "other"]
+    seeded.score(group_by="seed", metrics="bleu", systems=systems)
     assert "corrected for 1 comparison with a p" in stdout()
 
 
-def test_seeds_translated_with_other_search_settings_are_not_grouped(seeded, stdout):
+def test_seeds_translated_with_other_search_settings_are_not_grouped(seeded):
     for name, beam, size in (("base", 4, 64), ("base-2", 4, 0), ("base-3", 1, 64)):
         seeded.describe(name, settings={"beam": beam, "batch_size": size})
-    seeded.score(group_by="seed", output_format="json")
-    assert systems_of_groups(stdout()) == [["base", "base-2"], NEW, ["base-3"], ["other"]]
+    assert groups_of(seeded) == [["base", "base-2"], NEW, ["base-3"], ["other"]]
 
 
 def test_grouping_by_name_lists_different_search_settings_and_is_kept(fake, stdout):
@@ -408,7 +408,7 @@ DIFFERENT |= {"dev_bleu": False, "dev_sentences": 3}
     # An average depends on the checkpoints that were written and kept.
     [(1, []), (3, ["checkpoint_every", "keep_checkpoints"])],
 )
-def test_only_settings_that_change_weights_or_outputs_split_a_group(fake, stdout, average, split):
+def test_only_settings_that_change_weights_or_outputs_split_a_group(fake, average, split):
     for number, (key, value) in enumerate([("seed", 0), *SAME.items(), *DIFFERENT.items()]):
         folder = fake.add(key, 0.2)
         search = {"beam": 5, "average": average, "nbest": 1 + number % 2}
@@ -417,37 +417,34 @@ def test_only_settings_that_change_weights_or_outputs_split_a_group(fake, stdout
         config["hardware"] = {"name": f"machine {number}", "threads": number}
         write_toml(folder / "config.toml", config)
         os.utime(folder / "config.toml", (number + 1, number + 1))
-    fake.score(output_format="json", force=True)
     together = [key for key in ("seed", *SAME) if key not in split]
-    assert systems_of_groups(stdout()) == [together, *([key] for key in (*split, *DIFFERENT))]
+    assert groups_of(fake) == [together, *([key] for key in (*split, *DIFFERENT))]
 
 
-def test_absent_setting_counts_as_its_default_in_grouping(seeded, stdout):
+def test_absent_setting_counts_as_its_default_in_grouping(seeded):
     for name, newer in (("base", {}), ("base-2", {"word_dropout": 0.0}), ("base-3", {"lr": 9.0})):
         config = seeded.run.system(name).config
         values = tomllib.loads(config.read_text("utf-8"))
         values["train"] |= newer
         write_toml(config, values)
-    seeded.score(output_format="json")
-    expected = [["base", "base-2"], ["base-3"], NEW, ["other"]]
-    assert sorted(systems_of_groups(stdout())) == expected
+    assert sorted(groups_of(seeded)) == [["base", "base-2"], ["base-3"], NEW, ["other"]]
 
 
-def test_seed_groups_are_stored_by_plain_scores_and_follow_new_systems(seeded, capsys):
+def test_seed_groups_are_stored_by_plain_scores_and_printed_on_request(seeded, capsys):
     seeded.score()
     assert "deviation" not in capsys.readouterr().out
     assert (seeded.scores / "seeds.md").is_file()
     seeded.score(group_by="seed")
     out, err = capsys.readouterr()
-    assert "up to date" in err
-    assert "deviation" in out
+    assert "up to date" in err and "deviation" in out
+
+
+def test_second_training_with_the_same_seed_is_no_further_seed(seeded, stdout):
     seeded.add("base-s3", 0.38, seed=1)
-    seeded.score(group_by="seed")
-    out, err = capsys.readouterr()
-    assert "written to" in err  # a second training with seed 1 is no further seed
-    assert "base-s3 " in out and "a seed occurs twice" not in out
+    assert groups_of(seeded)[-1] == ["base-s3"]
+    assert "a seed occurs twice" not in stdout()
     seeded.score(group_by="name")
-    assert "base: a seed occurs twice" in capsys.readouterr().out
+    assert "base: a seed occurs twice" in stdout()
 
 
 def test_without_several_seeds_every_row_is_one_system(fake, stdout):

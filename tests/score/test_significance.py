@@ -182,7 +182,7 @@ def test_sign_test_counts_lower_ter_as_better():
     assert plus > minus
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=50)
 @given(st.integers(0, 900), st.integers(0, 900))
 @example(0, 0)
 def test_binomial_p_is_exact(plus, minus):
