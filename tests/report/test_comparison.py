@@ -158,8 +158,18 @@ def test_unequal_budgets_are_a_caution_in_the_words_of_the_scores(tmp_path):
     assert contents.scores["test"].remarks == [caution]
 
 
+THREE = [("a", 0.5, None), ("b", 0.3, None), ("c", 0.1, None)]
+
+
+def test_verdicts_and_differences_are_ordered_from_best_to_worst(scored):
+    _, contents = scored(*THREE)
+    result = contents.scores["test"]
+    assert [verdict.split()[0] for verdict in comparison.verdicts(result)] == ["c", "b"]
+    assert [point.name for point in comparison.differences(result)] == ["c", "b"]
+
+
 def test_stored_test_of_another_version_is_accepted(scored):
-    run, _ = scored(("a", 0.5, None), ("b", 0.3, None), ("c", 0.1, None), test="sign")
+    run, _ = scored(*THREE, test="sign")
     edit(run.scores / "scores.json", '"sign"', '"newer"')
     assert "about 0.1 of 2 such p are below 0.05 by chance" in run.page().text
 
@@ -252,15 +262,37 @@ def test_figure_of_differences_has_means_and_seeds(seeds):
     assert point.seeds == pytest.approx([bleu["b-1"] - base, bleu["b-2"] - base])
     run.add("c-1", 0.2, seed=1, variant="c")
     run.score()
-    points = comparison.differences(read_contents(run.run).scores["test"])
+    result = read_contents(run.run).scores["test"]
+    points = comparison.differences(result)
     assert [(point.name, len(point.seeds)) for point in points] == [("b, 2 seeds", 2), ("c-1", 0)]
+    assert [verdict.split()[0] for verdict in comparison.verdicts(result)] == ["b", "c-1"]
+    groups = {"a-1": "a", "a-2": "a", "b-1": "b", "b-2": "b", "c-1": "c-1"}
+    assert comparison.group_of(result) == groups
+
+
+def test_caution_counts_differences_of_groups_of_seeds(scored):
+    _, contents = scored(*SEEDS, ("c-1", 0.2, 1), ("c-2", 0.2, 2))
+    cautions = " ".join(texts(comparison.cautions(contents)))
+    assert "2 differences are tested: about 0.1 of them" in cautions
+
+
+def test_remarks_on_scores_are_cautions_once_unless_they_are_about_outdated_weights(reported):
+    contents = read_contents(reported.run)
+    result = contents.scores["test"]
+    made_from = result.made_from.model_copy(update={"older_checkpoints": ["older"]})
+    result = result.model_copy(update={"remarks": ["older", "new"], "made_from": made_from})
+    changed = replace(contents, scores={"test": result, "other": result})
+    cautions = texts(comparison.cautions(changed))
+    assert cautions.count("new") == 1 and "older" not in cautions
 
 
 def test_requested_metrics_are_columns_of_the_scores_but_not_of_the_costs(scored):
-    _, contents = scored(*SEEDS, metrics="bleu,ter")
-    _, scores, cost = comparison.tables(contents, "test")
-    keys = [[column.key for column in table.columns] for table in (scores, cost)]
-    assert "ter" in keys[0] and "ter" not in keys[1]
+    for options, requested in (({}, []), ({"metrics": "bleu,ter"}, ["ter"])):
+        _, contents = scored(*THREE, **options)
+        scores, cost = comparison.tables(contents, "test")
+        keys = [column.key for column in scores.columns]
+        assert keys == ["system", "bleu", "delta", "p", *(requested or ["chrf"])]
+        assert [column.key for column in cost.columns][2:] == ["parameters", "updates", "minutes"]
 
 
 def test_single_seed_is_compared_once_other_systems_show_the_error_of_seeds(scored):
@@ -283,6 +315,8 @@ def test_single_seed_is_compared_once_other_systems_show_the_error_of_seeds(scor
     assert verdict == f"b-1 (1 seed): mean difference {gap:+.2f} BLEU; {NOT_KNOWN}."
     # The difference is to the mean of a, as in the table of seeds; not to a-1.
     assert (point.name, point.delta) == ("b-1", Estimate(gap))
+    (verdict,), _, _ = compared(4)
+    assert verdict.endswith(f"; {NOT_KNOWN}.")
     (verdict,), (point,), against = compared(5)
     assert verdict.startswith("b-1 (1 seed) is ") and "(Holm " in verdict
     assert point.delta.value == pytest.approx(against.difference)

@@ -12,9 +12,9 @@ import pytest
 
 from nmtkit.errors import ConfigError, DataError
 from nmtkit.models import checkpoints
-from nmtkit.records import FindingInputs
+from nmtkit.records import FindingInputs, SystemConfig
 from nmtkit.report import comparison, stage
-from nmtkit.report.commands import analyze_command
+from nmtkit.report.commands import analyze_command, train_command
 from nmtkit.report.contents import read_contents
 from nmtkit.report.texts import read_texts
 from nmtkit.run import Run
@@ -76,6 +76,21 @@ def test_page_shows_scores_verdict_calls_and_corpus(reported):
 def test_command_of_a_finding_repeats_its_options(made_from, command):
     inputs = FindingInputs(**{"systems": ["a", "b"], "files": {}, **made_from})
     assert analyze_command("agreement", inputs, ["a", "b"]) == command
+
+
+@pytest.mark.parametrize(
+    ("settings", "options"),
+    [
+        ({"preset": "tiny"}, " --preset tiny"),
+        ({"preset": "unknown"}, ""),
+        ({"init_from": "base"}, " --init-from base"),
+    ],
+)
+def test_command_of_a_training_repeats_preset_and_initial_weights(reported, settings, options):
+    system = reported.run.system("own")
+    command = train_command(system, SystemConfig(variant="own", **settings))
+    expected = f"nmtkit train --system own --variant own{options} --config {system.config} --force"
+    assert command == expected
 
 
 def test_command_of_scores_repeats_their_options(reported):
@@ -217,12 +232,16 @@ def test_missing_outdated_and_damaged_systems_and_scores_are_listed(reported):
     reported.add("later", 0.5, sets=[])
     write(reported.run.system("later").config, ["variant = "])
     reported.add("unscored", 0.5)
+    reported.add("foreign", 0.5, sets=[], corpus="another")
+    shutil.copytree(reported.scores, reported.scores.with_name("gone"))
     write(reported.run.system("own").path / "metrics.jsonl", ["not JSON"])
     reported.finding("cost", "cost", made_from={"systems": ["base"], "files": {}})
     page = reported.page()
     for text in (
         "sentences.tsv is missing",
         "not scored: unscored",
+        "foreign: trained on another preparation of the corpus",
+        "score/gone is of a set that this run no longer has",
         "systems/later: its settings cannot be read (the file is damaged: ",
         "later: no checkpoint yet",
         "score/test: made before these changed: the prepared corpus, how nmtkit computes scores",
@@ -300,6 +319,25 @@ def test_page_is_written_again_after_any_change(reported, tmp_path, stderr, monk
         written(title="another title")
     reported.run.path.rename(tmp_path / "moved")  # its commands name the run
     written(Run(tmp_path / "moved"), title="another title")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("prep/manifest.json", "prep/text/test.src", "score/test/sentences.tsv"),
+        *("systems/own/config.toml", "systems/own/metrics.jsonl", "score/test/scores.json"),
+        *("systems/own/translate/test/hyp.txt", "analyze/attention/own.json"),
+        *("analyze/attention/finding.json", "analyze/attention/figure.svg"),
+    ],
+)
+def test_page_is_written_again_after_a_change_of_an_input(reported, stderr, name):
+    reported.finding("attention", "attention", attachments={"own.json": "{}"})
+    stage.report(reported.run)
+    stderr()
+    with open(reported.run.path / name, "a", encoding="utf-8") as stream:
+        stream.write("\n")
+    stage.report(reported.run)
+    assert "written to" in stderr()
 
 
 def test_page_is_written_completely_or_not_at_all(reported, monkeypatch):

@@ -142,14 +142,19 @@ def errors_of_one_seed(_, theirs, other):
 
 
 @pytest.mark.parametrize(
-    ("count", "errors_of"), [(3, errors_of_three_seeds), (1, errors_of_one_seed)]
+    ("gain", "count", "errors_of"),
+    [
+        (0.4, 3, errors_of_three_seeds),
+        (-0.4, 3, errors_of_three_seeds),
+        (0.4, 1, errors_of_one_seed),
+    ],
 )
-def test_difference_over_seeds_has_errors_of_sentences_and_seeds(count, errors_of):
+def test_difference_over_seeds_has_errors_of_sentences_and_seeds(gain, count, errors_of):
     """Oracle: the difference of means over resampled sentences, plus a draw of the seeds' error."""
     rng, draws = np.random.default_rng(3), Draws(50, resamples=400)
     ours, theirs, other, single = (
         [mean_score(rng.normal(mean, 1, 50)) for _ in range(n)]
-        for mean, n in ((0.4, count), (0.0, 3), (0.2, 2), (0.1, 1))
+        for mean, n in ((gain, count), (0.0, 3), (0.2, 2), (0.1, 1))
     )
     others = [[metric.value for metric in group] for group in (other, single)]
     delta, p = over_seeds(ours, theirs, draws, others)
@@ -164,8 +169,8 @@ def test_difference_over_seeds_has_errors_of_sentences_and_seeds(count, errors_o
     everything = np.arange(50)
     assert delta.value == pytest.approx(mean(ours, everything) - mean(theirs, everything))
     assert (delta.low, delta.high) == pytest.approx(tuple(np.quantile(samples, [0.025, 0.975])))
-    tail = sum(sample <= 0 for sample in samples) / seeds.ORDERS
-    assert p == pytest.approx(2 * (tail + 1) / 401)
+    wrong = sum(sample * gain <= 0 for sample in samples) / seeds.ORDERS
+    assert p == pytest.approx(2 * (wrong + 1) / 401)
 
 
 @pytest.mark.parametrize(
@@ -210,7 +215,8 @@ def test_single_seeds_have_neither_interval_nor_p(pair):
 @pytest.mark.parametrize("count", [29, 30])
 def test_p_over_seeds_needs_30_sentences(count):
     equal = [mean_score(np.random.default_rng(4).normal(0, 1, count))] * 2
-    assert (over_seeds(equal, equal, Draws(count))[1] is None) == (count < 30)
+    _, p = over_seeds(equal, equal, Draws(count))
+    assert p == (None if count < 30 else 1.0)
 
 
 @pytest.mark.parametrize("seeds", [1, 3])
