@@ -149,8 +149,11 @@ class Drawn:
         inline = svg.inline(figure, f"f{len(self.figures)}-", label) if figure else None
         if figure is None or inline is None:
             return None
-        number = sum(key.partition(".")[0] == name for key in self.figures)
-        self.figures[f"{name}.{number + 1}" if number else name] = figure
+        unique, number = name, 1
+        while unique in self.figures:
+            number += 1
+            unique = f"{name}.{number}"
+        self.figures[unique] = figure
         return Markup(inline)  # noqa: S704  (cleaned by svg.inline)
 
 

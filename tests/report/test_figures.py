@@ -9,7 +9,7 @@ import pytest
 from nmtkit.analyze import ANALYSES
 from nmtkit.curves import AXES
 from nmtkit.errors import ConfigError, EnvironmentProblem
-from nmtkit.report import stage, svg
+from nmtkit.report import page, stage, svg
 from nmtkit.tables import drawing
 from tests.drawn import sketched
 from tests.refused import refused
@@ -19,8 +19,8 @@ from .conftest import FIGURE, make
 CURVES = [f"Loss and dev BLEU of each training by {axis}" for axis in AXES[:3]]
 
 
-def labels(page):
-    return [attributes["aria-label"] for attributes in page.all("svg")]
+def labels(shown):
+    return [attributes["aria-label"] for attributes in shown.all("svg")]
 
 
 @pytest.fixture
@@ -36,18 +36,18 @@ def test_page_has_every_finding_and_set(tmp_path, stdout):
     for name in names:
         made.finding(name, f"what {name} shows")
     stdout()
-    page = made.page()
+    shown = made.page()
     for name in names:
         for text in (f"hat {name} shows", f"How {name} is read.", f"The table of {name}"):
-            assert text in page.text
-    assert len(page.all("article")) == len(names)
+            assert text in shown.text
+    assert len(shown.all("article")) == len(names)
     # The figure of `convergence` is replaced by curves over three axes.
-    numbers = [label for label in labels(page) if "figure; its numbers" in label]
+    numbers = [label for label in labels(shown) if "figure; its numbers" in label]
     assert len(numbers) == len(ANALYSES)
     by_length = {f"BLEU by source length on {name}" for name in ("test", "other")}
-    assert by_length < set(labels(page))
+    assert by_length < set(labels(shown))
     for text in ("base", "own", "test: 40 sentences", "other: 40 sentences"):
-        assert text in page.text
+        assert text in shown.text
     assert stdout() == f"{made.run.path}/report/index.html\n"
 
 
@@ -133,6 +133,15 @@ def test_ids_of_figures_get_a_prefix_and_the_size_and_label_are_set():
         assert part in one
     assert "f1-" not in two
     assert "width: 90pt; min-width: 76.5pt" in one
+
+
+@pytest.mark.parametrize("name", ["lengths-test", "lengths-test.de"])
+def test_figures_of_several_runs_with_one_name_have_separate_ids_and_files(name):
+    drawn = page.Drawn()
+    inlined = "".join(drawn(FIGURE, name, "label") for _ in range(3))
+    assert list(drawn.figures) == [name, f"{name}.2", f"{name}.3"]
+    ids = re.findall(' id="([^"]+)"', inlined)
+    assert len(ids) == len(set(ids)) == 6
 
 
 def test_scripts_images_and_styles_in_figures_are_removed():
