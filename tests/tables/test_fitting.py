@@ -41,6 +41,18 @@ def test_narrow_terminal_drops_the_least_important_columns_and_names_them():
     fitted.check(ranked, range(44, 130))
 
 
+@pytest.mark.parametrize("first", [["c7", "bleu"], ["c0", "c1", "c2", "c3"]])
+def test_table_keeps_all_columns_that_fit_and_at_least_the_first_three(first):
+    ranked = table(SYSTEMS, first)
+    order, least = ranked.ranked(), 1 + min(len(first), 3)
+    for count in range(least, len(order)):
+        width = ranked.only(order[:count]).grid().width
+        for room, kept in ((width, count), (width - 1, count - 1)):
+            left_out = " · ".join(ranked.columns[i].header for i in sorted(order[kept:]))
+            shown = " ".join(ranked.lines(room))
+            assert (f"left out: {left_out}; " in shown) == (kept >= least)
+
+
 def test_table_without_ranked_columns_is_transposed_if_it_has_few_rows():
     lines = table(SYSTEMS).lines(60)
     assert lines[1].split() == ["system", "base", "own"]

@@ -113,6 +113,16 @@ def test_row_of_wrong_length_raises_value_error():
         StoredTable.model_validate({**TABLE.as_json(), "rows": [{"name": "a"}]})
 
 
+@pytest.mark.parametrize(("key", "value"), [("bleu", 3.0), ("n", {"value": 3.0})])
+def test_stored_number_that_its_column_cannot_have_raises_value_error(key, value):
+    stored = TABLE.as_json()
+    stored["rows"][1][key] = value
+    with pytest.raises(
+        ValueError, match=rf"has a value that its column cannot have: rows\.1\.{key}"
+    ):
+        StoredTable.model_validate(stored)
+
+
 def test_non_finite_numbers_are_empty_and_tiny_p_is_below_a_limit():
     assert text(float("nan"), Column("a", "a")) == "–"
     assert text(Estimate(1.0), Column("a", "a")) == "1.00"
@@ -124,6 +134,7 @@ def test_non_finite_numbers_are_empty_and_tiny_p_is_below_a_limit():
 def test_bar_length_is_proportional_to_value():
     assert bar(10, 10, 4) == "████"
     assert bar(5, 10, 4) == "██"
+    assert (bar(3, 8, 1), bar(9, 8, 1), bar(-1, 8, 1)) == ("▍", "█", "")
     assert len(bar(3.3, 10, 30)) == 10
     assert (bar(None, 10, 30), bar(1, 0, 30), bar(0, 10, 30)) == ("", "", "")
 
