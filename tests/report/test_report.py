@@ -13,7 +13,7 @@ import pytest
 from nmtkit.errors import ConfigError, DataError
 from nmtkit.models import checkpoints
 from nmtkit.records import FindingInputs, SystemConfig
-from nmtkit.report import comparison, stage
+from nmtkit.report import comparison, page, stage
 from nmtkit.report.commands import analyze_command, train_command
 from nmtkit.report.contents import read_contents
 from nmtkit.report.texts import read_texts
@@ -38,11 +38,11 @@ OUTSIDE = re.compile(
 
 
 def test_page_shows_scores_verdict_calls_and_corpus(reported):
-    page, result = reported.page(), read_json(reported.scores / "scores.json")
+    shown, result = reported.page(), read_json(reported.scores / "scores.json")
     base, own = result["systems"]
     for system in (base, own):
-        assert f"{system['scores']['bleu']['value']:.2f}" in page.text
-        assert system["scores"]["bleu"]["signature"] in page.text
+        assert f"{system['scores']['bleu']['value']:.2f}" in shown.text
+        assert system["scores"]["bleu"]["signature"] in shown.text
     delta = own["differences"]["bleu"]
     for text in (
         "Each system was trained once",
@@ -52,7 +52,7 @@ def test_page_shows_scores_verdict_calls_and_corpus(reported):
         *("took, seconds", "+0000 200 0"),  # from start to end
         *("Settings in which the systems differ", "test test 40"),  # set, split, lines
     ):
-        assert text in page.text, text
+        assert text in shown.text, text
 
 
 @pytest.mark.parametrize(
@@ -110,13 +110,13 @@ def test_markup_in_texts_titles_and_settings_stays_text(reported):
     active = "<script>alert(1)</script><a href='https://e.org' onclick='x()'>a</a>"
     reported.finding("lengths", SCRIPT, FIGURE.replace("</g>", f"</g>{active}"))
     write(reported.run.system("own").config, [f"variant = {json.dumps(SCRIPT)}"])
-    page = reported.page(title=SCRIPT)
-    assert len(page.all("script")) == 2  # those of the page
-    assert not page.all("b") and not page.all("a")[-1].get("onclick")
-    assert page.text.count("<script>alert('x')</script>") >= 4
-    data = json.loads(page.data)
+    shown = reported.page(title=SCRIPT)
+    assert len(shown.all("script")) == 2  # those of the page
+    assert not shown.all("b") and not shown.all("a")[-1].get("onclick")
+    assert shown.text.count("<script>alert('x')</script>") >= 4
+    data = json.loads(shown.data)
     assert data["sets"][0]["hyps"][1][2] == SCRIPT == data["sets"][0]["src"][2]
-    assert "<" not in page.data
+    assert "<" not in shown.data
 
 
 def test_page_refers_to_no_other_file(reported):
@@ -146,11 +146,11 @@ def test_tables_of_papers_are_shown_beside_scores_and_findings_with_code_in_back
     assert "<code>nmtkit analyze &lt;x&gt;</code> it." in html
 
 
-def downloads(page):
+def downloads(shown):
     """Return the files that links of a page hold: name -> text."""
     return {
         link["download"]: base64.b64decode(link["href"].partition("base64,")[2]).decode()
-        for link in page.all("a")
+        for link in shown.all("a")
         if "download" in link
     }
 
@@ -167,9 +167,9 @@ def test_wide_table_of_few_rows_is_transposed_on_the_page_but_not_in_its_files(r
     columns = [text_column("system"), *(text_column(f"column-{i}-of-many") for i in range(8))]
     table = Table("cost", "Cost", columns, [["base", *"abcdefgh"], ["own", *"ijklmnop"]])
     reported.finding("cost", "cost", None, table=table)
-    page = reported.page()
-    assert "system base own column-0-of-many a i column-1-of-many b j" in page.text
-    assert downloads(page)["cost-Cost.csv"] == table.csv()
+    shown = reported.page()
+    assert "system base own column-0-of-many a i column-1-of-many b j" in shown.text
+    assert downloads(shown)["cost-Cost.csv"] == table.csv()
 
 
 @pytest.mark.parametrize(
@@ -208,7 +208,7 @@ def test_missing_outdated_and_damaged_findings_are_listed(reported):
         ("alignment", outdated),
     ):
         reported.finding(name, name, made_from={"systems": ["base"], **inputs})
-    page = reported.page()
+    shown = reported.page()
     for text in (
         "analyze/gates: it has no finding",
         "analyze/layers cannot be read",
@@ -221,7 +221,7 @@ def test_missing_outdated_and_damaged_findings_are_listed(reported):
         "nmtkit analyze convergence",
         "Analyses that were not made of this run",
     ):
-        assert text in page.text, text
+        assert text in shown.text, text
 
 
 def test_missing_outdated_and_damaged_systems_and_scores_are_listed(reported):
@@ -236,7 +236,7 @@ def test_missing_outdated_and_damaged_systems_and_scores_are_listed(reported):
     shutil.copytree(reported.scores, reported.scores.with_name("gone"))
     write(reported.run.system("own").path / "metrics.jsonl", ["not JSON"])
     reported.finding("cost", "cost", made_from={"systems": ["base"], "files": {}})
-    page = reported.page()
+    shown = reported.page()
     for text in (
         "sentences.tsv is missing",
         "not scored: unscored",
@@ -246,9 +246,9 @@ def test_missing_outdated_and_damaged_systems_and_scores_are_listed(reported):
         "later: no checkpoint yet",
         "score/test: made before these changed: the prepared corpus, how nmtkit computes scores",
     ):
-        assert text in page.text, text
-    assert "without own, later" not in page.text  # what is in no table is not compared
-    assert json.loads(page.data)["sets"][0]["scores"] == {}
+        assert text in shown.text, text
+    assert "without own, later" not in shown.text  # what is in no table is not compared
+    assert json.loads(shown.data)["sets"][0]["scores"] == {}
 
 
 def test_last_calls_are_shown_and_damaged_lines_of_the_history_are_counted(reported):
@@ -257,9 +257,9 @@ def test_last_calls_are_shown_and_damaged_lines_of_the_history_are_counted(repor
     with open(reported.run.history, "a", encoding="utf-8") as history:
         for number in range(200):
             print(json.dumps(call | {"argv": [f"call-{number}"]}), file=history)
-    page = reported.page()
-    assert "nmtkit call-199" in page.text
-    assert "history.jsonl: damaged lines that the table of calls leaves out: 1" in page.text
+    shown = reported.page()
+    assert "nmtkit call-199" in shown.text
+    assert "history.jsonl: damaged lines that the table of calls leaves out: 1" in shown.text
 
 
 @pytest.mark.parametrize("content", [None, "{}", "not JSON"])
@@ -321,23 +321,24 @@ def test_page_is_written_again_after_any_change(reported, tmp_path, stderr, monk
     written(Run(tmp_path / "moved"), title="another title")
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        *("prep/manifest.json", "prep/text/test.src", "score/test/sentences.tsv"),
-        *("systems/own/config.toml", "systems/own/metrics.jsonl", "score/test/scores.json"),
-        *("systems/own/translate/test/hyp.txt", "analyze/attention/own.json"),
-        *("analyze/attention/finding.json", "analyze/attention/figure.svg"),
-    ],
-)
-def test_page_is_written_again_after_a_change_of_an_input(reported, stderr, name):
+INPUTS = [
+    *("prep/manifest.json", "prep/text/test.src", "score/test/scores.json"),
+    *("score/test/sentences.tsv", "systems/own/config.toml", "systems/own/metrics.jsonl"),
+    *("systems/own/translate/test/hyp.txt", "analyze/attention/own.json"),
+    *("analyze/attention/finding.json", "analyze/attention/figure.svg"),
+]
+
+
+def test_page_is_written_again_after_a_change_of_any_input(reported, stderr, monkeypatch):
+    monkeypatch.setattr(page, "render", lambda *_, digest, **about: f'content="{digest}"')
     reported.finding("attention", "attention", attachments={"own.json": "{}"})
     stage.report(reported.run)
-    stderr()
-    with open(reported.run.path / name, "a", encoding="utf-8") as stream:
-        stream.write("\n")
-    stage.report(reported.run)
-    assert "written to" in stderr()
+    for name in INPUTS:
+        with open(reported.run.path / name, "a", encoding="utf-8") as stream:
+            stream.write("\n")
+        stderr()
+        stage.report(reported.run)
+        assert "written to" in stderr(), name
 
 
 def test_page_is_written_completely_or_not_at_all(reported, monkeypatch):
@@ -354,7 +355,7 @@ def test_page_is_written_completely_or_not_at_all(reported, monkeypatch):
 
 
 def test_page_of_two_runs_has_systems_commands_and_data_of_both(reported, second, capsys):
-    page = reported.page(also=[second.run.path])
+    shown = reported.page(also=[second.run.path])
     out, err = capsys.readouterr()
     assert out == f"{reported.run.path}/report/index.html\n" and "later: no checkpoint yet" in err
     assert not (second.run.path / "report").exists()
@@ -369,14 +370,14 @@ def test_page_of_two_runs_has_systems_commands_and_data_of_both(reported, second
         f"This page has no attention of this run: nmtkit analyze attention {other}",
         "third is better than base",
     ):
-        assert text in page.text, text
-    systems = [json.loads(data)["sets"][0]["systems"] for data in page.datas]
+        assert text in shown.text, text
+    systems = [json.loads(data)["sets"][0]["systems"] for data in shown.datas]
     assert systems == [["base", "own"], ["base", "own", "third"]]
 
 
 def test_ids_of_two_runs_on_one_page_are_unique(reported, second):
-    page = reported.page(also=[second.run.path])
-    ids = [attributes["id"] for _, attributes in page.elements if "id" in attributes]
+    shown = reported.page(also=[second.run.path])
+    ids = [attributes["id"] for _, attributes in shown.elements if "id" in attributes]
     assert len(ids) == len(set(ids))
     assert {f"run{n}-{part}" for n in (1, 2) for part in ("finding-cost", "h-lengths")} <= set(ids)
 
