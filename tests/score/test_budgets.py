@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from nmtkit.score.budgets import NOT_COMPARED, unequal
+from nmtkit.score.budgets import NOT_COMPARED, read_budget, unequal
 from nmtkit.score.stored_scores import Budget, SeedGroup
 
 from .conftest import write
@@ -107,10 +107,27 @@ def test_initial_weights_of_another_system_are_a_difference():
 
 @pytest.mark.parametrize(
     "starts",
-    [{"b": "a", "c": "a"}, {"b-s1": "a-s1", "b-s2": "a-s2", "c": "elsewhere/systems/a"}],
+    [
+        {"b": "a", "c": "a"},
+        {"b-s1": "a-s1", "b-s2": "a-s2", "c": "a"},
+        {"b-s1": "../wmt/systems/a-s1", "b-s2": "/runs/wmt/systems/a-s2"},
+    ],
 )
 def test_initial_weights_of_one_system_or_of_its_seeds_are_equal(starts):
     assert not unequal({name: Budget(9, None, "", "x", start) for name, start in starts.items()})
+
+
+def test_systems_of_equal_names_in_two_runs_are_different_initial_weights():
+    """By default a system has the name of its variant."""
+    sources = {"a": "../wmt/systems/base-s1", "b": "../news/systems/base"}
+    budgets = {name: Budget(9, None, "", "x", source) for name, source in sources.items()}
+    assert "initial weights (a wmt/base, b news/base)" in unequal(budgets)[0]
+
+
+def test_path_of_a_system_in_the_same_run_is_its_name(fake):
+    for name, source in (("a", "base"), ("b", fake.run.path / "systems" / "base")):
+        fake.add(name, 0.3, init_from=str(source))
+        assert read_budget(fake.run, name).init_from == "base"
 
 
 def test_seeds_that_start_with_the_same_weights_are_noted():

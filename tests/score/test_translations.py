@@ -140,6 +140,17 @@ def test_number_of_averaged_checkpoints_is_compared_not_the_setting(folders):
     assert "search.average (1: one, many; 3: three)" in unlike_searches("test", unlike).text
 
 
+def test_averages_of_checkpoints_with_unequal_distances_are_unlike(folders):
+    """The mean of three checkpoints 100 updates apart is not that of three 1,000 updates apart."""
+    alike = {name: ([700, 800, 900], {"average": 3}) for name in ("base", "like")}
+    assert unlike_searches("test", folders(alike)) is None
+    unlike = folders({**alike, "far": ([7000, 8000, 9000], {"average": 3})})
+    message = unlike_searches("test", unlike)
+    distances = "updates between averaged checkpoints (100: base, like; 1000: far)"
+    assert message.text.endswith(f"searched with the same {distances}")
+    assert "--set" not in message.commands[0]
+
+
 def test_search_setting_that_older_translations_lack_is_not_compared(folders):
     translations = {"old": ([1], {}), "new": ([1], {"seed": 1})}
     assert unlike_searches("test", folders(translations)) is None
