@@ -20,15 +20,17 @@ SUBJECTS = [
     ("Mr. Miller", "Herr Müller"),
     ("Berlin", "Berlin"),
     ("The e-mail", "Die E-Mail"),
+    ('"The bus (our bus)"', '"Der Bus (unser Bus)"'),
+    ("[The] dog", "[Der] Hund"),
 ]
-SUBJECTS += [('"The bus (our bus)"', '"Der Bus (unser Bus)"'), ("[The] dog", "[Der] Hund")]
 VERBS = [("sees", "sieht"), ("loves", "liebt"), ("hears", "hört"), ("doesn't know", "kennt nicht")]
 OBJECTS = [
     ("the house", "das Haus"),
     ("a tree", "einen Baum"),
     ("3,000 (three thousand) apples", "3.000 (dreitausend) Äpfel"),
+    ("it", "es"),
+    ("The Times", "Die Zeit"),
 ]
-OBJECTS += [("it", "es"), ("The Times", "Die Zeit")]
 ENDS = [
     (".", "."),
     ("!", "!"),
@@ -39,7 +41,7 @@ ENDS = [
 
 
 def pairs(count, seed=0):
-    """Pairs of short sentences with case, punctuation, numbers and hyphens in them."""
+    """Return pairs of short sentences with different case, punctuation, numbers and hyphens."""
     draw = random.Random(seed)
     result = []
     for _ in range(count):
@@ -48,86 +50,90 @@ def pairs(count, seed=0):
     return result
 
 
-def write(folder, name, lines, languages=("en", "de")):
-    """Write pairs as folder/name.en and folder/name.de; returns both paths."""
+def write(folder, name, rows, languages=("en", "de")):
+    """Write a column of text or bytes for each language, as folder/name.en …; return the paths."""
     folder.mkdir(parents=True, exist_ok=True)
     paths = tuple(folder / f"{name}.{language}" for language in languages)
     for side, path in enumerate(paths):
-        path.write_bytes(
-            b"".join(
-                (line[side] if isinstance(line[side], bytes) else line[side].encode()) + b"\n"
-                for line in lines
-            )
-        )
+        lines = (row[side] if isinstance(row[side], bytes) else row[side].encode() for row in rows)
+        path.write_bytes(b"".join(line + b"\n" for line in lines))
     return paths
 
 
 def prepare(folder, files, name="run", settings=(), **options):
-    """Prepare own files in folder/name, with settings such as "merges=20"; returns the run."""
+    """Prepare own files in folder/name, with settings such as "merges=20"; return the run."""
     values = {"preset": "tiny", "jobs": 1, "run_dir": folder / name}
     values["assignments"] = [f"prep.{setting}" for setting in settings]
     return prep("mine", **values | files | options)
 
 
 def own_files(folder, lines, dev=None):
-    """Write train and dev files into folder/in; returns them by the options of prep."""
+    """Write train and dev files into folder/in; return them as options of prep."""
     sets = {"train": lines, "dev": dev or pairs(20, 7)}
     return {name: write(folder / "in", name, rows) for name, rows in sets.items()}
 
 
 def drop_reason(words, giant, settings):
-    """Why one pair is dropped ("": it is kept), and for each side True if it is to blame."""
+    """Return why a pair is dropped ("" if it is kept), and which sides are to blame.
+
+    Args:
+        words: the number of words of each side.
+        giant: True for each side with a word that is too long.
+    """
     reasons = drop_reasons(np.array(words)[:, None], np.array(giant)[:, None], settings)
     found = ((reason, blame[:, 0].tolist()) for reason, blame in reasons.items() if blame.any())
     return next(found, ("", [False, False]))
 
 
-def slow_reason(pair, settings):
-    """Why a tokenized pair is dropped."""
-    giant = [any(len(word) > 1000 for word in side) for side in pair]
-    return drop_reason([len(side) for side in pair], giant, settings)[0]
-
-
 def slow_prep(lines, settings, folder, languages=("en", "de")):
-    """Prepare training pairs step by step over whole lists, as a person would with the Moses
+    """Prepare training pairs step by step over whole lists, as a person does with the Moses
     scripts and subword-nmt.
 
     Returns: ids (src, tgt) of the pairs kept, and the vocabularies.
     """
     sides = [TextSide(language, settings) for language in languages]
-    tokenized = [
-        tuple(side.tokens(tidy(line)) for side, line in zip(sides, pair, strict=True))
-        for pair in lines
-    ]
-    tokenized = [pair for pair in tokenized if not slow_reason(pair, settings)]
+    tokenized = []
+    for pair in lines:
+        tokens = [side.tokens(tidy(line)) for side, line in zip(sides, pair, strict=True)]
+        giant = [any(len(word) > 1000 for word in side) for side in tokens]
+        if not drop_reason([*map(len, tokens)], giant, settings)[0]:
+            tokenized.append(tokens)
     text = [[pair[side] for pair in tokenized] for side in (0, 1)]
     for side, name in enumerate(("src", "tgt")):
-        if settings.lowercase or settings.truecase not in (name, "both"):
-            continue
-        counts = Counter(word for sentence in text[side] for word in evidence(sentence))
-        caser = learn_truecaser(counts, folder / f"truecase.{side}")
-        text[side] = [caser.truecase(sentence) for sentence in text[side]]
+        if not settings.lowercase and settings.truecase in (name, "both"):
+            counts = Counter(word for sentence in text[side] for word in evidence(sentence))
+            caser = learn_truecaser(counts, folder / f"truecase.{side}")
+            text[side] = [caser.truecase(sentence) for sentence in text[side]]
     if settings.subwords == "bpe":
-        words = [Counter(word for sentence in one for word in sentence) for one in text]
-        for side in (0, 1):
-            counts = words[0] + words[1] if settings.joint_vocab else words[side]
-            codes = folder / f"codes.{side}"
-            learn_bpe([*counts], [*counts.values()], settings.merges, codes)
-            segment = Bpe(codes).segment
-            if settings.vocab_threshold:
-                counts = Counter(piece for sentence in text[side] for piece in segment(sentence))
-                allowed = {
-                    piece for piece, count in counts.items() if count >= settings.vocab_threshold
-                }
-                segment = Bpe(codes, allowed).segment
-            text[side] = [segment(sentence) for sentence in text[side]]
-    counts = [Counter(token for sentence in one for token in sentence) for one in text]
-    if settings.joint_vocab:
-        counts = [counts[0] + counts[1]] * 2
-    vocabularies = [Vocabulary.from_counts(one, settings.min_frequency) for one in counts]
+        words = both_or_each([count_tokens(side) for side in text], settings)
+        text = [
+            slow_bpe(*side, settings, folder / "codes") for side in zip(text, words, strict=True)
+        ]
+    counts = both_or_each([count_tokens(side) for side in text], settings)
+    vocabularies = [Vocabulary.from_counts(side, settings.min_frequency) for side in counts]
     ids = [
-        [vocabulary.encode(sentence) for sentence in one]
-        for vocabulary, one in zip(vocabularies, text, strict=True)
+        [vocabulary.encode(sentence) for sentence in side]
+        for vocabulary, side in zip(vocabularies, text, strict=True)
     ]
     longest = settings.max_subwords + 1
     return [pair for pair in zip(*ids, strict=True) if max(map(len, pair)) <= longest], vocabularies
+
+
+def count_tokens(sentences):
+    return Counter(token for sentence in sentences for token in sentence)
+
+
+def both_or_each(counts, settings):
+    """Return the counts from which the model of each side is learnt."""
+    return [counts[0] + counts[1]] * 2 if settings.joint_vocab else counts
+
+
+def slow_bpe(sentences, counts, settings, codes):
+    """Learn merges, and segment the sentences of a side with them and with prep.vocab_threshold."""
+    learn_bpe([*counts], [*counts.values()], settings.merges, codes)
+    segmented = [*map(Bpe(codes).segment, sentences)]
+    if not settings.vocab_threshold:
+        return segmented
+    pieces = count_tokens(segmented)
+    frequent = {piece for piece in pieces if pieces[piece] >= settings.vocab_threshold}
+    return [*map(Bpe(codes, frequent).segment, sentences)]

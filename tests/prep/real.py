@@ -1,4 +1,4 @@
-"""Reading the real data beside the checkout."""
+"""Readers of the real data beside the checkout."""
 
 import gzip
 import lzma
@@ -7,23 +7,21 @@ from pathlib import Path
 
 
 def lines(path: Path) -> list[str]:
-    """Lines of a file, split at LF only; .gz and .xz (also where only PATH.xz exists) are
-    decompressed.
+    """Return the lines of a file, split at LF only. .gz and .xz are decompressed; PATH.xz is read
+    where there is no PATH.
     """
     path = real(path)
-    data = {".gz": gzip.decompress, ".xz": lzma.decompress}.get(path.suffix, bytes)(
-        path.read_bytes()
-    )
-    return data.decode("utf-8").split("\n")[:-1]
+    decompress = {".gz": gzip.decompress, ".xz": lzma.decompress}.get(path.suffix, bytes)
+    return decompress(path.read_bytes()).decode("utf-8").split("\n")[:-1]
 
 
 def real(path: Path) -> Path:
-    """A path of the real data, with .xz if only that is there."""
+    """Return PATH.xz if there is no PATH."""
     return path if path.exists() else path.with_name(path.name + ".xz")
 
 
 def segments(path: Path) -> list[str]:
-    """The <seg> texts of an IWSLT XML file as they stand, outer spaces removed."""
+    """Return the <seg> texts of an IWSLT XML file without their outer spaces."""
     found = (re.match(r'\s*<seg id="?\d+"?>(.*)</seg>', line) for line in lines(path))
     return [match[1].strip() for match in found if match]
 
@@ -32,12 +30,13 @@ APOSTROPHES = (
     "hors-d’œuvre l’œuvre l’éponge d’œil d’œufs l’œil d’œufs d’œil d’œil d’œuvres d’œil d’œuf"
     " d’œuvres d’œuvres d’œil"
 )
-"""The words of French Multi30k that Perl cuts as `hors-d &quot; œuvre`, in their order."""
+"""The words of French Multi30k, in order, that Perl cuts as `hors-d &quot; œuvre`."""
 
 
 def multi30k(folder: Path, lang: str) -> list[tuple[str, str]]:
-    """Each line of Multi30k as it is, and as it was published in lowercase, normalised and
-    tokenized, but with an apostrophe in the words of `APOSTROPHES`.
+    """Return each line of Multi30k as (raw, published in lowercase, normalised and tokenized).
+
+    The published words of `APOSTROPHES` get their apostrophe back.
     """
     pairs, words = [], []
     for part in ("train", "val", "test_2016_flickr", "test_2017_flickr"):

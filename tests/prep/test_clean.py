@@ -1,5 +1,5 @@
-"""Cleaning: every nasty character is handled and counted, a line stays a line, and pairs go for
-the stated reasons.
+"""Cleaning: unsafe characters are replaced and counted, and pairs are dropped for the documented
+reasons.
 """
 
 import re
@@ -16,7 +16,7 @@ from nmtkit.text.tidy import tidy
 from tests.prep.corpora import drop_reason
 
 SPECIAL = "\x00\t\r\n\x0b\x0c\x1c\x1f\x7f\x85\u2028\u2029\ufeff @-a\u0301\u200b\u00ad\u00a0\u3000"
-NASTY = st.text(st.one_of(st.sampled_from(SPECIAL), st.characters(exclude_categories=["Cs"])))
+UNSAFE = st.text(st.one_of(st.sampled_from(SPECIAL), st.characters(exclude_categories=["Cs"])))
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ NASTY = st.text(st.one_of(st.sampled_from(SPECIAL), st.characters(exclude_catego
         ("می\u200cخواهم", "می\u200cخواهم", {}),
     ],
 )
-def test_each_kind_is_made_safe_and_counted(raw, clean, kinds):
+def test_tidy_replaces_and_counts_each_kind_of_character(raw, clean, kinds):
     counts: Counter[str] = Counter()
     assert tidy(raw, counts) == clean
     assert dict(counts) == kinds
@@ -56,17 +56,17 @@ def test_each_kind_is_made_safe_and_counted(raw, clean, kinds):
 
 
 def slow_tidy(line):
-    """The rule said once more, the obvious way."""
-    hidden = "\xad\u061c\u200b\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2060\u2066\u2067\u2068\u2069\ufeff"
-    line = line.translate(dict.fromkeys(map(ord, hidden))).removesuffix("\r")
-    return " ".join(
-        word for word in re.sub("[\x00-\x1f\x7f-\x9f\u2028\u2029]", " ", line).split(" ") if word
+    hidden = set(
+        "\xad\u061c\u200b\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2060\u2066\u2067\u2068\u2069\ufeff"
     )
+    line = "".join(c for c in line if c not in hidden).removesuffix("\r")
+    spaced = re.sub("[\x00-\x1f\x7f-\x9f\u2028\u2029]", " ", line)
+    return re.sub(" +", " ", spaced).strip(" ")
 
 
 @settings(deadline=None, max_examples=150)
-@given(NASTY)
-def test_equal_to_the_obvious_way_and_safe(line):
+@given(UNSAFE)
+def test_tidy_equals_a_slow_version_and_leaves_one_line(line):
     counts: Counter[str] = Counter()
     clean = tidy(line, counts)
     assert clean == slow_tidy(line)
@@ -90,14 +90,14 @@ def test_equal_to_the_obvious_way_and_safe(line):
         (1, 3, "too short", "src"),
     ],
 )
-def test_reasons_are_those_of_clean_corpus_n(src, tgt, reason, blame):
+def test_pairs_are_dropped_for_the_reasons_of_clean_corpus_n(src, tgt, reason, blame):
     limits = PrepSettings(min_words=2, max_words=100, max_ratio=9)
     guilty = [blame in (side, "both") for side in ("src", "tgt")]
     assert drop_reason([src, tgt], [False, False], limits) == (reason, guilty)
 
 
 @pytest.mark.parametrize(("size", "reason"), [(1000, ""), (1001, "word too long")])
-def test_a_giant_word_is_dropped(size, reason):
+def test_pair_with_a_word_over_1000_characters_is_dropped(size, reason):
     text = SideText(truecase=False)
     parts = [["a", "b"], ["a", "b" * size], ["c " + "b" * size]]
     lines = text.read([[text.parts[part] for part in line] for line in parts])
@@ -106,8 +106,8 @@ def test_a_giant_word_is_dropped(size, reason):
     assert drop_reason(sizes, giant, PrepSettings()) == (reason, [False, bool(reason)])
 
 
-def test_words_of_a_line_that_is_far_too_long_are_not_kept():
-    """They would fill the memory."""
+def test_words_of_a_line_that_is_far_too_long_are_not_stored():
+    """Their many words would fill the memory."""
     clean = Cleaner(("en", "de"), PrepSettings(max_words=5))
     long = " ".join(f"word{i}" for i in range(1000))
     assert clean((f"{long}\nshort\n".encode(), b"x\ny\n")).tolist() == [False, True]
@@ -115,7 +115,7 @@ def test_words_of_a_line_that_is_far_too_long_are_not_kept():
     assert len(clean.texts[0].parts) < 10
 
 
-def test_a_target_is_not_read_if_its_source_is_not_utf8():
+def test_target_is_not_tidied_if_its_source_is_not_utf8():
     clean = Cleaner(("en", "de"), PrepSettings(on_bad_utf8="drop"))
     texts = b"\xff\n\xff\na\n", b"x  y\n\xff\nb\n"
     assert clean(texts).tolist() == [False, False, True]

@@ -1,9 +1,9 @@
-"""Where documents start: told by a file, by lines between them or by markup, carried through
-cleaning, refused where it can't be right.
+"""Where documents start: marked by a file, by separating lines or by markup, carried through cleaning,
+and refused where the marks do not fit the text.
 """
 
+import itertools
 import random
-from pathlib import Path
 
 import pytest
 
@@ -11,193 +11,153 @@ from nmtkit.corpora.document_starts import read_starts
 from nmtkit.errors import ConfigError, DataError
 from nmtkit.prep import request
 from nmtkit.prep.options import PrepOptions
-from tests.prep.corpora import own_files, pairs, prepare
+from tests.prep.corpora import own_files, pairs, prepare, write
 from tests.refused import refused
 
-MANY = "cleaning takes this line away " * 12
+SIZES = {"train": [3, 1, 7, 2, 12, 1, 9, 4], "dev": [2, 1, 5], "news": [1, 4]}
+"""Rows of each document of `corpus`."""
+TOO_LONG = "cleaning drops this line " * 12
+SUFFIXES = ("en", "de", "de2", "trees")
+SEPARATORS = {"blank": [("", " \t", "\r", "")], "marker": [("<d>", "<d> ", "<d>\r", "")]}
 
 
-def written(path, lines):
+def write_lines(path, lines):
     path.write_text("".join(f"{line}\n" for line in lines), "utf-8")
     return path
 
 
-def corpus(seed=3):
-    """Three sets, each a list of documents of rows (source, reference, second reference, tree);
-    some training rows do not survive cleaning.
+def corpus():
+    """Return three sets, each a list of documents of rows (source, reference, second reference,
+    tree). Cleaning drops some training rows.
     """
-    draw = random.Random(seed)
-    sets = {}
-    for name, sizes in {
-        "train": [3, 1, 7, 2, 12, 1, 9, 4],
-        "dev": [2, 1, 5],
-        "news": [1, 4],
-    }.items():
-        sets[name] = []
-        for size in sizes:
-            words = [
-                [
-                    f"{draw.choice('abcdefgh')}{draw.choice('xyz')}"
-                    for _ in range(draw.randint(2, 6))
-                ]
-                for _ in range(size)
-            ]
-            sets[name].append(
-                [
-                    (" ".join(w), " ".join(reversed(w)), " ".join(sorted(w)), f"(S {tree(w)})")
-                    for w in words
-                ]
-            )
+    draw = random.Random(3)
+
+    def row():
+        words = [draw.choice("abcdefgh") + draw.choice("xyz") for _ in range(draw.randint(2, 6))]
+        return " ".join(words), " ".join(words[::-1]), " ".join(sorted(words)), tree(words)
+
+    sets = {name: [[row() for _ in range(n)] for n in sizes] for name, sizes in SIZES.items()}
     documents = sets["train"]
-    documents[1] = [(MANY, "x", "x", "")]  # a whole document
-    documents[2][0] = (MANY, "x", "x", "")
-    documents[4][5] = ("x", MANY, "x", "")
-    documents[7][3] = (MANY, MANY, "x", "")
+    documents[1] = [(TOO_LONG, "x", "x", "")]  # a whole document
+    documents[2][0] = (TOO_LONG, "x", "x", "")
+    documents[4][5] = ("x", TOO_LONG, "x", "")
+    documents[7][3] = (TOO_LONG, TOO_LONG, "x", "")
     return sets
 
 
 def tree(words):
     middle = len(words) // 2
-    return " ".join(
-        f"(X {' '.join(f'(Y {word})' for word in part)})"
-        for part in (words[:middle], words[middle:])
-        if part
-    )
+    halves = (" ".join(f"(Y {word})" for word in half) for half in (words[:middle], words[middle:]))
+    return f"(S {' '.join(f'(X {half})' for half in halves)})"
 
 
-def kept(name, row):
-    return name != "train" or MANY not in row
+def starts_of(documents):
+    """Return the line at which each document starts; empty documents have none."""
+    sizes = [*map(len, filter(None, documents))]
+    return [0, *itertools.accumulate(sizes)][: len(sizes)]
 
 
 def write_corpus(folder, sets, form):
-    """Files of a corpus in one form of telling its documents; returns the options of prep."""
-    folder.mkdir(parents=True)
+    """Write a corpus whose documents are marked in one form; return the options of prep."""
     options = {"docs": [], "parses": []}
     for name, documents in sets.items():
-        separator = {
-            "blank": [("", " \t", "\r", "")],
-            "marker": [("<d>", "<d> ", "<d>\r", "")],
-        }.get(form, [])
-        rows = [
-            row
-            for number, document in enumerate(documents)
-            for row in (*(separator * bool(number)), *document)
-        ]
-        rows = [*separator, *rows, *separator * 2] if form == "blank" else [*separator, *rows]
-        for i, suffix in enumerate(("en", "de", "de2", "trees")):
-            written(folder / f"{name}.{suffix}", [row[i] for row in rows])
-            if form == "markup" and suffix != "trees":
-                columns = [1, 2][: 1 + (name == "news")] if suffix == "de" else [i]
-                (folder / f"{name}.{suffix}.sgm").write_text(marked_up(documents, columns), "utf-8")
-        options["parses"].append(f"{name}={folder / name}.trees")
-        sizes = list(map(len, documents))
-        lines = {
-            "numbers": [sum(sizes[:i]) for i in range(len(sizes))],
-            "ids": [f"doc {i} " for i, size in enumerate(sizes) for _ in range(size)],
-        }
-        told = (
-            form
-            if form in {"blank", "marker"}
-            else written(folder / f"{name}.doc", lines.get(form, []))
-        )
-        options["docs"].append(f"{'test' if name == 'news' else name}={told}")
-    options |= {name: (folder / f"{name}.en", folder / f"{name}.de") for name in ("train", "dev")}
-    if form == "markup":
-        train, dev = (
-            tuple(Path(f"{path}.sgm") for path in options[name]) for name in ("train", "dev")
-        )
-        return options | {
-            "docs": [],
-            "train": train,
-            "dev": dev,
-            "test": [f"{folder}/news.en.sgm,{folder}/news.de.sgm"],
-        }
-    return options | {
-        "test": [",".join(str(folder / f"news.{suffix}") for suffix in ("en", "de", "de2"))]
-    }
+        separator = SEPARATORS.get(form, [])
+        rows = [row for document in documents for row in (*separator, *document)]
+        paths = write(folder, name, rows + separator * 2 * (form == "blank"), SUFFIXES)
+        options["parses"].append(f"{name}={paths[3]}")
+        if form == "markup":
+            paths = write_markup(folder, name, documents)
+        else:
+            marks = form if separator else write_marks(folder / f"{name}.doc", documents, form)
+            options["docs"].append(f"{'test' if name == 'news' else name}={marks}")
+        is_test = name == "news"
+        options |= {"test": [",".join(map(str, paths[:3]))]} if is_test else {name: paths[:2]}
+    return options
 
 
-def marked_up(documents, columns):
-    """Documents as SGM, the columns as versions of one side."""
-    lines = ["<refset setid='x' srclang='en' trglang='de'>"]
-    for column in columns:
-        for number, document in enumerate(documents):
+def write_marks(path, documents, form):
+    """Write the numbers of the first lines, or the document id of each line."""
+    ids = (f"doc {i} " for i, document in enumerate(documents) for _ in document)
+    return write_lines(path, starts_of(documents) if form == "numbers" else ids)
+
+
+def write_markup(folder, name, documents):
+    """Write the sides of a set as SGM; a test set has two versions of its target."""
+    paths = []
+    for side, columns in (("en", [0]), ("de", [1, 2] if name == "news" else [1])):
+        lines = ["<refset setid='x' srclang='en' trglang='de'>"]
+        for column, (number, document) in itertools.product(columns, enumerate(documents)):
             lines += [f'<DOC docid="{number}" sysid="r{column}">', "<hl>"]
-            lines += [
-                f"<seg id={i}> {row[column]}  </seg>" for i, row in enumerate(document, 1)
-            ] + ["</hl>", "</DOC>"]
-    return "\n".join([*lines, "</refset>\n"])
+            lines += [f"<seg id={i}> {row[column]}  </seg>" for i, row in enumerate(document, 1)]
+            lines += ["</hl>", "</DOC>"]
+        paths.append(write_lines(folder / f"{name}.{side}.sgm", [*lines, "</refset>"]))
+    return paths
 
 
 def prepared(folder, options, name="run", **more):
     return prepare(folder, options, name, ["merges=10", "max_words=30"], **more)
 
 
-def test_all_ways_to_tell_the_documents_are_one(tmp_path, small_shards, stderr):
-    """The prep folders are the same byte for byte, parses and references included, and the
-    boundaries those of the rows that are left.
-    """
+def names(folder):
+    return [path.name for path in folder.iterdir()]
+
+
+def read_docs(run, name):
+    return [int(line) for line in (run.prep / "docs" / f"{name}.txt").read_text().split()]
+
+
+def test_all_forms_of_document_marks_give_the_same_files(tmp_path, small_shards, stderr):
     sets = corpus()
-    runs = {
-        form: prepared(tmp_path, write_corpus(tmp_path / form, sets, form), f"run-{form}")
+    runs = [
+        prepared(tmp_path, write_corpus(tmp_path / form, sets, form), f"run-{form}")
         for form in ("numbers", "ids", "blank", "marker", "markup")
-    }
-    manifests = {form: run.manifest().model_dump() for form, run in runs.items()}
-    blank = manifests["blank"]
-    for manifest in manifests.values():
-        for key in ("files", "fingerprint"):
-            assert manifest[key] == blank[key]
-    assert {"train/00000.spans.idx", "news/00000.spans.idx", "text/news.ref1", "docs/news.txt"} <= {
-        *blank["files"]
-    }
-    assert blank["sets"][0]["parses"]["parsed"] == blank["sets"][0]["lines"] == 35
-    assert [
-        path.name for path in runs["blank"].path.iterdir() if path.name.startswith("prep.")
-    ] == []
+    ]
+    first, *others = (run.manifest() for run in runs)
+    for manifest in others:
+        assert (manifest.files, manifest.fingerprint) == (first.files, first.fingerprint)
+    wanted = {"train/00000.spans.idx", "news/00000.spans.idx", "text/news.ref1", "docs/news.txt"}
+    assert wanted <= {*first.files}
+    assert not [name for name in names(runs[2].path) if name.startswith("prep.")]
     for name, documents in sets.items():
-        starts, rows = [], 0
-        for document in documents:
-            left = sum(kept(name, row) for row in document)
-            starts += [rows] * bool(left)
-            rows += left
-        entry = next(one for one in blank["sets"] if one["name"] == name)
-        assert (entry["lines"], entry["documents"]) == (rows, len(starts))
-        for run in runs.values():
-            assert (run.prep / "docs" / f"{name}.txt").read_text().split() == list(map(str, starts))
-    assert blank["sets"][0]["documents"] == 7
+        if name == "train":
+            documents = [[row for row in rows if TOO_LONG not in row] for rows in documents]
+        (entry,) = (entry for entry in first.sets if entry.name == name)
+        starts = starts_of(documents)
+        assert (entry.lines, entry.documents) == (sum(map(len, documents)), len(starts))
+        assert read_docs(runs[0], name) == starts
+    assert first.sets[0].parses["parsed"] == first.sets[0].lines == 35
     assert "documents of train: 7, of 5.0 lines" in stderr()
 
 
-def test_documents_are_renumbered_by_the_lines_kept(tmp_path, small_shards):
+def test_document_starts_are_renumbered_when_cleaning_drops_lines(tmp_path, small_shards):
     lines = pairs(30)
-    for i in (0, 1, 2, 12, 20, 29):  # document 0-2 vanishes, lines of others too
+    dropped = [0, 1, 2, 12, 20, 29]  # lines 0 to 2 are a whole document
+    for i in dropped:
         lines[i] = ("", "x")
-    lines[25] = (
-        " ".join(f"{i}qz{i}vw" for i in range(40)),
-        lines[25][1] * 4,
-    )  # goes only once it is segmented
-    files = own_files(tmp_path, lines, pairs(5))
-    docs = {"train": [0, 3, 12, 21, 25, 26, 29], "dev": [0, 2]}
-    told = [f"{name}={written(tmp_path / name, starts)}" for name, starts in docs.items()]
+    # too long only when it is split into subwords
+    lines[25] = " ".join(f"{i}qz{i}vw" for i in range(40)), lines[25][1] * 4
+    starts = {"train": [0, 3, 12, 21, 25, 26, 29], "dev": [0, 2]}
+    docs = [f"{name}={write_lines(tmp_path / name, rows)}" for name, rows in starts.items()]
     limits = ["merges=10", "max_ratio=40", "max_words=80", "max_subwords=150"]
-    run = prepare(tmp_path, files, "run", limits, docs=told)
+    run = prepare(tmp_path, own_files(tmp_path, lines, pairs(5)), "run", limits, docs=docs)
     assert run.manifest().cleaning.dropped["too many subwords"]["pairs"] == 1
-    kept = [i for i in range(30) if i not in (0, 1, 2, 12, 20, 29, 25)]
-    starts = [int(line) for line in (run.prep / "docs" / "train.txt").read_text().split()]
-    assert starts == [kept.index(3), kept.index(13), kept.index(21), kept.index(26)]
-    assert (run.prep / "docs" / "dev.txt").read_text() == "0\n2\n"
+    kept = [i for i in range(30) if i not in (*dropped, 25)]
+    assert read_docs(run, "train") == [kept.index(i) for i in (3, 13, 21, 26)]
+    assert read_docs(run, "dev") == [0, 2]
 
 
-def test_line_numbers_and_ids(tmp_path):
-    assert read_starts(written(tmp_path / "numbers", [0, 2, 4]), 5) == [0, 2, 4]
-    assert read_starts(written(tmp_path / "one", [0]), 5) == [0]
-    assert read_starts(written(tmp_path / "ids", ["b 1\r", " b 1", "a", "a", "b 2"]), 5) == [
-        0,
-        2,
-        4,
-    ]
-    assert read_starts(written(tmp_path / "same", [7, 7, 7, 7, 7]), 5) == [0]
-    assert read_starts(written(tmp_path / "both", range(5)), 5) == [0, 1, 2, 3, 4]
+@pytest.mark.parametrize(
+    ("lines", "starts"),
+    [
+        ([0, 2, 4], [0, 2, 4]),
+        ([0], [0]),
+        (["b 1\r", " b 1", "a", "a", "b 2"], [0, 2, 4]),
+        ([7, 7, 7, 7, 7], [0]),
+        (range(5), [0, 1, 2, 3, 4]),  # as ids and as numbers
+    ],
+)
+def test_file_of_documents_holds_line_numbers_or_ids(tmp_path, lines, starts):
+    assert read_starts(write_lines(tmp_path / "starts", lines), 5) == starts
 
 
 @pytest.mark.parametrize(
@@ -206,31 +166,41 @@ def test_line_numbers_and_ids(tmp_path):
     + [("1 3", 1), ("a a b b", 1), ("0  3", 2), ("9" * 5000, 1)],
     ids=lambda value: str(value)[:9],
 )
-def test_line_numbers_that_are_none(tmp_path, text, line):
+def test_wrong_line_number_of_a_document_is_refused(tmp_path, text, line):
     lines = text.split(" ")
     after = f", after {lines[line - 2]}" if line > 1 else ""
     message = f"'{lines[line - 1][:40]}' cannot start a document in a text of 5 lines{after}"
-    caught = refused(DataError, message, read_starts, written(tmp_path / "starts", lines), 5)
+    caught = refused(DataError, message, read_starts, write_lines(tmp_path / "starts", lines), 5)
     assert caught.where == f"{tmp_path / 'starts'}, line {line}"
     count = "1 line" if len(lines) == 1 else f"{len(lines)} lines"
     assert f"it has {count}: give a document id for each of the 5, or the l" in caught.hint
-    refused(DataError, "is empty", read_starts, written(tmp_path / "starts", []), 5)
 
 
 @pytest.mark.parametrize(
-    ("ids", "message"),
+    ("lines", "message"),
     [
         ("aabba", "document 'a' ended and comes back at line 5"),
         (" abcd", "line 1 names no document"),
+        ("", "is empty"),
     ],
 )
-def test_ids_that_are_none(tmp_path, ids, message):
-    caught = refused(DataError, message, read_starts, written(tmp_path / "ids", ids), 5)
-    assert (caught.where, bool(caught.hint)) == (str(tmp_path / "ids"), True)
+def test_wrong_file_of_documents_is_refused(tmp_path, lines, message):
+    caught = refused(DataError, message, read_starts, write_lines(tmp_path / "ids", lines), 5)
+    assert caught.hint and str(tmp_path / "ids") in str(caught)
+
+
+CHANGES = {
+    "unmarked": lambda lines: ["no marker", *lines[1:]],
+    "blanked": lambda lines: [*lines[:1], "", *lines[2:]],
+    "moved": lambda lines: [*lines[:4], *lines[5:6], lines[4], *lines[6:]],
+    "none": lambda lines: [line for line in lines if line.strip()],
+    "all": lambda lines: [""] * len(lines),
+    "shorter": lambda lines: lines[:-1],
+}
 
 
 @pytest.mark.parametrize(
-    ("name", "suffix", "how", "message"),
+    ("name", "suffix", "change", "message"),
     [
         ("train", "en", "blanked", "line 2 is blank in train.en but not in train.de [(]train set"),
         ("dev", "de", "blanked", "line 2 is blank in dev.de but not in dev.en [(]dev set"),
@@ -242,126 +212,108 @@ def test_ids_that_are_none(tmp_path, ids, message):
         ("dev", "de", "unmarked", "line 1 is <d> in dev.en but not in dev.de [(]dev set"),
     ],
 )
-def test_lines_that_cannot_separate(tmp_path, name, suffix, how, message):
-    """One clear error, of a line as the person's editor numbers it, and nothing is left behind."""
-    form = "marker" if how == "unmarked" else "blank"
+def test_separators_that_differ_between_sides_are_refused(tmp_path, name, suffix, change, message):
+    """Lines are numbered as in the file, and nothing is written."""
+    form = "marker" if change == "unmarked" else "blank"
     options = write_corpus(tmp_path / "in", corpus(), form)
-    changes = {
-        "unmarked": lambda lines: ["no marker", *lines[1:]],
-        "blanked": lambda lines: [*lines[:1], "", *lines[2:]],
-        "moved": lambda lines: [*lines[:4], *lines[5:6], lines[4], *lines[6:]],
-        "none": lambda lines: [line for line in lines if line.strip()],
-        "all": lambda lines: [""] * len(lines),
-        "shorter": lambda lines: lines[:-1],
-    }
     for path in (tmp_path / "in").glob(f"{name}.{suffix}"):
-        written(path, changes[how](path.read_text("utf-8").split("\n")[:-1]))
+        write_lines(path, CHANGES[change](path.read_text("utf-8").split("\n")[:-1]))
     caught = refused(DataError, message, prepared, tmp_path, options)
     assert caught.hint
-    if how != "shorter":  # that place is a pair of lines
+    if change != "shorter":  # its place is a pair of lines
         assert f"{tmp_path / 'in' / name}.{suffix.replace('*', 'en')}" in caught.where
-    assert [path.name for path in tmp_path.iterdir()] == ["in"]
+    assert names(tmp_path) == ["in"]
 
 
-def test_a_file_of_documents_that_does_not_fit(tmp_path):
+def test_wrong_or_missing_file_of_documents_is_refused_before_anything_is_written(tmp_path):
     options = write_corpus(tmp_path / "in", corpus(), "numbers")
-    path = tmp_path / "in" / "dev.doc"
-    written(path, [0, 99])
+    path = write_lines(tmp_path / "in" / "dev.doc", [0, 99])
     caught = refused(DataError, "cannot start a document", prepared, tmp_path, options)
     assert "dev.doc" in str(caught)
     path.unlink()
     refused(DataError, "no such file: .*dev.doc", prepared, tmp_path, options)
-    assert [path.name for path in tmp_path.iterdir()] == ["in"]
+    assert names(tmp_path) == ["in"]
 
 
 def test_other_documents_are_another_corpus(tmp_path, stderr):
+    """Documents of a test set do not change the fingerprint: no system depends on them."""
     options = write_corpus(tmp_path / "in", corpus(), "numbers")
+    without = options | {"docs": []}
+    by_name = options | {"docs": [docs.replace("test=", "news=") for docs in options["docs"]]}
     first = prepared(tmp_path, options).manifest().fingerprint
     prepared(tmp_path, options)
-    prepared(
-        tmp_path, options | {"docs": [told.replace("test=", "news=") for told in options["docs"]]}
-    )
+    prepared(tmp_path, by_name)
     assert stderr().count("up to date") == 2
-
-    written(tmp_path / "in" / "news.doc", [0, 2])
-    caught = refused(
-        ConfigError, "prepared differently [(]1 difference:", prepared, tmp_path, options
-    )
-    assert "source.sets.news.docs" in caught.where
+    write_lines(tmp_path / "in" / "news.doc", [0, 2])
+    message = "prepared differently [(]1 difference:"
     assert (
-        prepared(tmp_path, options, force=True).manifest().fingerprint == first
-    )  # of a test set: no system depends on it
-    written(tmp_path / "in" / "dev.doc", [0, 4])
+        "source.sets.news.docs" in refused(ConfigError, message, prepared, tmp_path, options).where
+    )
+    assert prepared(tmp_path, options, force=True).manifest().fingerprint == first
+    write_lines(tmp_path / "in" / "dev.doc", [0, 4])
     assert prepared(tmp_path, options, force=True).manifest().fingerprint != first
-    caught = refused(ConfigError, None, prepared, tmp_path, options | {"docs": []})
+    caught = refused(ConfigError, None, prepared, tmp_path, without)
     assert "source.sets.dev.docs" in caught.where and "-> -" in caught.where
-    without = prepared(tmp_path, options | {"docs": []}, force=True)
-    assert (
-        not (without.prep / "docs").exists()
-        and "documents" not in without.manifest().model_dump()["sets"][0]
-    )
+    run = prepared(tmp_path, without, force=True)
+    assert not (run.prep / "docs").exists()
+    assert "documents" not in run.manifest().model_dump()["sets"][0]
 
 
-def test_test_is_named_once(tmp_path):
+def test_documents_of_a_set_given_twice_are_refused(tmp_path):
+    """`test` names the only test set."""
     options = write_corpus(tmp_path / "in", corpus(), "blank")
-    with pytest.raises(ConfigError, match="'news' is named twice"):
-        prepared(tmp_path, options | {"docs": [*options["docs"], "news=blank"]})
+    options["docs"].append("news=blank")
+    refused(ConfigError, "'news' is named twice", prepared, tmp_path, options)
 
 
-def test_markup_that_is_not_parallel(tmp_path):
-    """What else may not match: tests/corpora/test_unpack.py."""
+def test_markup_files_with_different_line_counts_are_refused(tmp_path):
+    """Other differences: tests/corpora/test_unpack.py."""
     options = write_corpus(tmp_path / "in", corpus(), "markup")
     path = tmp_path / "in" / "dev.de.sgm"
     path.write_text(path.read_text("utf-8").replace("<seg id=5>", "", 1), "utf-8")
-    with pytest.raises(DataError, match=r"dev.de.sgm has 7 lines but dev.en.sgm has more \(dev"):
-        prepared(tmp_path, options)
+    message = r"dev.de.sgm has 7 lines but dev.en.sgm has more \(dev"
+    refused(DataError, message, prepared, tmp_path, options)
     assert not (tmp_path / "run" / "prep").exists()
 
 
-def test_markup_needs_no_documents_and_markers_that_nobody_tells_of_are_doubted(tmp_path, stderr):
-    options = write_corpus(tmp_path / "markup", corpus(), "markup")
-    with pytest.raises(
-        ConfigError, match="the markup of the dev set says where its documents start"
-    ):
-        prepared(tmp_path, options | {"docs": ["dev=blank"]})
-    options = write_corpus(tmp_path / "marker", corpus(), "marker")
+def test_documents_option_of_a_markup_set_is_refused(tmp_path):
+    options = write_corpus(tmp_path / "in", corpus(), "markup") | {"docs": ["dev=blank"]}
+    message = "the markup of the dev set says where its documents start"
+    refused(ConfigError, message, prepared, tmp_path, options)
+
+
+def test_marker_lines_without_the_documents_option_are_a_warning(tmp_path, stderr):
+    options = write_corpus(tmp_path / "in", corpus(), "marker")
     prepared(tmp_path, options | {"docs": options["docs"][1:], "parses": []})
-    said = stderr()
-    assert (
-        f"{tmp_path}/marker/train.en begins with <d>: if such lines separate documents, say --docs"
-        " train=marker" in said
-    )
-    assert "dev.en begins" not in said
+    printed = stderr()
+    begins = f"{tmp_path}/in/train.en begins with <d>"
+    assert f"{begins}: if such lines separate documents, say --docs train=marker" in printed
+    assert "dev.en begins" not in printed
 
 
-def test_blank_lines_that_may_separate_documents_are_suggested(tmp_path, stderr):
-    """Only if nothing else says where the documents start."""
+def test_blank_lines_suggest_the_documents_option_where_it_is_not_given(tmp_path, stderr):
     options = write_corpus(tmp_path / "in", corpus(), "blank")
-    starts = tmp_path / "starts"
-    starts.write_text("0\n", "utf-8")
-    prepared(tmp_path, options | {"docs": [f"dev={starts}"], "parses": []})
-    said = stderr().replace("\n", " ")
-    assert "dev has blank lines" in said and "--docs dev=blank" not in said
-    assert said.count("--docs news=blank") == 1
+    docs = [f"dev={write_lines(tmp_path / 'starts', [0])}"]
+    prepared(tmp_path, options | {"docs": docs, "parses": []})
+    printed = stderr().replace("\n", " ")
+    assert "dev has blank lines" in printed and "--docs dev=blank" not in printed
+    assert printed.count("--docs news=blank") == 1
 
 
-def test_documents_that_may_be_meant_otherwise_are_warned_of(tmp_path, stderr):
-    """The text itself given as its document starts, and a set of which nothing is said beside
-    others.
-    """
+def test_doubtful_document_marks_are_warnings(tmp_path, stderr):
+    """The text itself as its document starts, and a set without starts beside sets with them."""
     options = write_corpus(tmp_path / "in", corpus(), "ids")
     docs = [options["docs"][0], f"dev={tmp_path / 'in' / 'dev.en'}"]
     prepared(tmp_path, options | {"docs": docs})
-    warned = stderr().replace("\n", " ")
-    assert "every line of dev is a document of its own" in warned
-    assert "no document starts are given for news" in warned
+    printed = stderr().replace("\n", " ")
+    assert "every line of dev is a document of its own" in printed
+    assert "no document starts are given for news" in printed
     for wrong in ("every line of train", "given for train", "documents: no"):
-        assert wrong not in warned
+        assert wrong not in printed
 
 
 @pytest.mark.parametrize("form", ["numbers", "blank", "marker", "markup"])
-def test_what_separates_documents_is_no_pair(tmp_path, form, monkeypatch):
-    """By which the preset is chosen."""
+def test_separator_lines_do_not_count_as_pairs_for_the_preset(tmp_path, form, monkeypatch):
     files = write_corpus(tmp_path / "in", corpus(), form)
     options = {"train": files["train"], "dev": files["dev"], "docs": files["docs"][:2]}
     for limit, preset in ((39, "base"), (40, "small")):

@@ -1,4 +1,4 @@
-"""The three ways to give the files of a set: words, commas, one TSV file."""
+"""The files of a set are given as words, with commas, or as one TSV file."""
 
 import gzip
 import lzma
@@ -13,9 +13,8 @@ from nmtkit.prep.options import file_list, joined_words
 from tests.manifests import read_json
 from tests.prep import real
 from tests.prep.corpora import pairs, prepare, write
+from tests.prep.test_documents import write_lines
 from tests.refused import refused
-
-FORMS = {"words": " ", "commas": ","}
 
 
 @pytest.fixture
@@ -38,40 +37,38 @@ def write_table(path, rows):
 
 
 def call(*words):
-    """Run `nmtkit prep` with a small preset; returns the result of the command."""
     return CliRunner().invoke(app, ["prep", "--preset", "tiny", "-j", "1", *words])
 
 
-def prepared(folder):
-    """The checksums of the text and of the token ids of a run."""
-    return read_json(folder / "prep/manifest.json")["files"]
+def read_files(run):
+    """Return the checksums of the files of a run."""
+    return read_json(Path(run) / "prep/manifest.json")["files"]
 
 
-def test_all_forms_give_the_same_corpus(sets, tmp_path, monkeypatch):
-    results = {}
-    for form, separator in FORMS.items():
-        words = []
-        for name in sets:
-            words += [f"--{name}", *f"{name}.en{separator}{name}.de".split(" ")]
-        result = call(*words, "--run", form, "mine")
+TABLES = "--train train.en-de.tsv --dev dev.en-de.tsv"
+COMMAND_LINES = {
+    "words": "--train train.en train.de --dev dev.en dev.de --test test.en test.de --run words mine",
+    "commas": "mine --train train.en,train.de --dev dev.en,dev.de --test test.en,test.de --run commas",
+    "equals": f"mine --test=test.en test.de {TABLES} --run equals",
+}
+
+
+@pytest.mark.parametrize("form", COMMAND_LINES)
+def test_files_as_words_commas_or_tables_give_the_same_corpus(sets, form):
+    for line in (f"mine {TABLES} --test test.en-de.tsv --run table", COMMAND_LINES[form]):
+        result = call(*line.split(" "))
         assert result.exit_code == 0, result.output
-        results[form] = prepared(tmp_path / form)
-    words = [word for name in sets for word in (f"--{name}", f"{name}.en-de.tsv")]
-    result = call("mine", *words, "--run", "table")
-    assert result.exit_code == 0, result.output
-    results["table"] = prepared(tmp_path / "table")
-    assert results["words"] == results["commas"] == results["table"]
+    assert read_files(form) == read_files("table")
+
+
+def test_paths_in_a_value_may_begin_with_a_tilde(sets, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     tests = ",".join(["test.en", *["~/test.de"] * 40])  # too long for the name of a file
-    result = call(
-        "mine", "--train=~/train.en", "train.de", "--dev=dev.en,~/dev.de", "--test", tests
-    )
+    train = "--train=~/train.en", "train.de"
+    result = call("mine", *train, "--dev=dev.en,~/dev.de", "--test", tests)
     assert result.exit_code == 0, result.output
-    files = prepared(tmp_path / "runs/mine")
-    assert {n: files[n] for n in results["words"]} == results["words"]
-    result = call("mine", "--test=test.en", "test.de", *words[:4], "--run", "equals")
-    assert result.exit_code == 0, result.output
-    assert prepared(tmp_path / "equals") == results["words"]
+    files = read_files("runs/mine")
+    assert files["text/test.ref39"] == files["text/test.ref"]
 
 
 @pytest.mark.parametrize(
@@ -89,7 +86,7 @@ def test_all_forms_give_the_same_corpus(sets, tmp_path, monkeypatch):
         (["--vocab", "a", "c.en", "c.en", "mine"], ["--vocab=a\0c.en\0c.en", "mine"]),
     ],
 )
-def test_words_of_an_option_are_joined(words, joined, tmp_path, monkeypatch):
+def test_words_after_a_file_option_are_joined(words, joined, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("c.en", "x,y.de", "x,y.en"):
         Path(name).touch()
@@ -114,7 +111,7 @@ def test_words_of_an_option_are_joined(words, joined, tmp_path, monkeypatch):
         (["--codes", "--dev", "dev.en-de.tsv"], "the option --codes needs files, got the option"),
     ],
 )
-def test_a_wrong_value_is_one_clear_error(sets, words, message, tmp_path):
+def test_wrong_file_option_is_refused_before_anything_is_written(sets, words, message, tmp_path):
     option = words[0]
     for name in ("train", "dev"):
         if f"--{name}" not in words:
@@ -127,14 +124,14 @@ def test_a_wrong_value_is_one_clear_error(sets, words, message, tmp_path):
     assert not (tmp_path / "runs").exists()
 
 
-def test_files_of_a_python_call():
+def test_file_list_splits_at_commas_or_at_nul():
     assert file_list("a.de,b.en", "--train") == [Path("a.de"), Path("b.en")]
     assert file_list("a.de\0b,c.en", "--train") == [Path("a.de"), Path("b,c.en")]
     assert file_list("x.tsv.zst", "--dev") == [Path("x.tsv.zst")]
     refused(ConfigError, "got 0 files", file_list, "", "--dev")
 
 
-def test_columns_of_a_test_set_are_references(sets, tmp_path):
+def test_columns_of_a_test_table_are_references(sets, tmp_path):
     rows = [(src, tgt, tgt.upper(), f"{tgt} {tgt}") for src, tgt in sets["test"]]
     path = write_table(tmp_path / "news.tsv.gz", rows)
     files = {"train": [tmp_path / "train.en-de.tsv"], "dev": [tmp_path / "dev.en-de.tsv"]}
@@ -155,7 +152,9 @@ def test_columns_of_a_test_set_are_references(sets, tmp_path):
         ("test", 5, b"", "a TSV line has no tab"),
     ],
 )
-def test_a_wrong_line_of_a_table_is_named(sets, tmp_path, name, number, line, message):
+def test_wrong_line_of_a_table_is_refused_with_its_number(
+    sets, tmp_path, name, number, line, message
+):
     path = tmp_path / f"{name}.en-de.tsv"
     lines = path.read_bytes().split(b"\n")
     lines[number - 1] = line
@@ -168,24 +167,21 @@ def test_a_wrong_line_of_a_table_is_named(sets, tmp_path, name, number, line, me
     assert not (tmp_path / "run").exists()
 
 
-def test_a_table_with_documents_and_parses(sets, tmp_path):
-    """A table has its documents, and the pairs taken first, as two files have them."""
-    (tmp_path / "ids").write_text("".join(f"d{i // 7}\n" for i in range(60)))
+def test_table_with_documents_parses_and_size_equals_two_files(sets, tmp_path):
+    write_lines(tmp_path / "ids", (f"d{i // 7}" for i in range(60)))
     leaves = (" ".join(f"(X {word})" for word in src.split()) for src, _ in sets["train"])
-    (tmp_path / "trees").write_text("".join(f"(S {words})\n" for words in leaves))
+    write_lines(tmp_path / "trees", (f"(S {words})" for words in leaves))
     options = {"docs": [f"train={tmp_path / 'ids'}"], "parses": [f"train={tmp_path / 'trees'}"]}
     two = {name: (tmp_path / f"{name}.en", tmp_path / f"{name}.de") for name in ("train", "dev")}
     one = {name: [tmp_path / f"{name}.en-de.tsv"] for name in ("train", "dev")}
-    first, second = (
-        prepared(prepare(tmp_path, files, name, size=20, **options).path)
-        for name, files in (("two", two), ("one", one))
-    )
-    assert first == second
-    assert "docs/train.txt" in first
+    for name, files in (("two", two), ("one", one)):
+        prepare(tmp_path, files, name, size=20, **options)
+    assert read_files("one") == read_files("two")
+    assert "docs/train.txt" in read_files("one")
 
 
-def test_blank_lines_separate_the_documents_of_a_table(sets, tmp_path):
-    """They have no tab, or only tabs. A test set may begin with one, and has three columns."""
+def test_blank_lines_of_a_table_separate_documents_as_in_two_files(sets, tmp_path):
+    """Blank lines have no tab or only tabs. The test set begins with one and has three columns."""
     two, one = {}, {}
     for name, rows in sets.items():
         if name == "test":
@@ -196,18 +192,16 @@ def test_blank_lines_separate_the_documents_of_a_table(sets, tmp_path):
         forms = iter([("",), blank, (" ",)])
         lines = (next(forms) if row == blank else row for row in documents)
         one[name] = [write_table(tmp_path / f"{name}.en-de.tsv", lines)]
-    docs = [f"{name}=blank" for name in sets]
-    first, second = (
-        prepared(prepare(tmp_path, files, form, test=[files.pop("test")], docs=docs).path)
-        for form, files in (("two", two), ("one", one))
-    )
-    assert first == second
-    assert "docs/test.txt" in first
+    for form, files in (("two", two), ("one", one)):
+        docs = [f"{name}=blank" for name in sets]
+        prepare(tmp_path, files | {"test": [files["test"]]}, form, docs=docs)
+    assert read_files("one") == read_files("two")
+    assert "docs/test.txt" in read_files("one")
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz", ".xz"])
-def test_real_text_as_a_table(tmp_path, shared, suffix):
-    """Europarl as two compressed files and as one table gives the same corpus."""
+def test_compressed_table_of_real_text_equals_two_files(tmp_path, shared, suffix):
+    """Text of Europarl."""
     folder = shared / "data/europarl_deen_20k"
     texts = [real.lines(folder / f"train.{side}.xz")[:400] for side in ("de", "en")]
     assert not any("\t" in line for text in texts for line in text)

@@ -24,7 +24,7 @@ from nmtkit.prep.work import WORK_RECORD, work_folder
 from nmtkit.run import Run
 from tests import ROOT
 from tests.manifests import read_json
-from tests.prep.conftest import replace_cleaning, shards_made_small
+from tests.prep.conftest import make_shards_small, replace_cleaning
 from tests.prep.corpora import own_files, pairs, prepare, write
 from tests.refused import refused
 
@@ -53,7 +53,7 @@ def text(tmp_path_factory):
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory, text):
     """What a prep leaves that is never stopped."""
-    with shards_made_small():
+    with make_shards_small():
         return contents(prepare(tmp_path_factory.mktemp("whole"), text, "run", SETTINGS))
 
 

@@ -1,4 +1,4 @@
-"""Lines in another script than their language's, against a slow search by the names of Unicode."""
+"""Lines in another script than their language's are counted as by a slow search in Unicode's names."""
 
 import random
 import re
@@ -21,7 +21,7 @@ NAMES = {
 
 
 def script_of(character):
-    """The script of a letter, by its Unicode name; None for anything else."""
+    """Return the script of a letter by its Unicode name, and None for other characters."""
     words = unicodedata.name(character, "").split(" ")
     word = words[words[0] in {"FULLWIDTH", "HALFWIDTH"}]
     if not character.isalpha() or words[0] == "KATAKANA-HIRAGANA":
@@ -30,12 +30,12 @@ def script_of(character):
 
 
 def slow_count(lang, rows):
-    """Lines with letters, none of them of the language's scripts."""
+    """Count the lines that have letters, but none of the language's scripts."""
     found = [set(map(script_of, row)) - {None} for row in rows]
     return sum(bool(row) and not row & {*scripts(lang)} for row in found)
 
 
-def test_letters_are_those_of_the_script_by_their_names():
+def test_letters_of_a_script_have_its_name_in_unicode():
     for name, letters in LETTERS.items():
         inside = re.compile(f"[{letters}]")
         matched = [
@@ -47,7 +47,7 @@ def test_letters_are_those_of_the_script_by_their_names():
 
 @pytest.mark.parametrize("lang", ["deu", "eng", "fra", "ron", "spa", "vie", "zho"])
 @pytest.mark.parametrize("taken_for", ["en", "zh", "ja", "ru", "zho_Hans", "sr", "tlh"])
-def test_counts_are_those_of_a_slow_search(shared, lang, taken_for):
+def test_foreign_lines_are_counted_as_by_a_slow_search(shared, lang, taken_for):
     rows = lines(next((shared / "data/flores101_devtest").glob(f"{lang}*")))[:200]
     rows += ["", "1,5 %", "Ελλάδα 2004", "Мир, труд.", "Ｆｕｌｌ", "こんにちは", "한국어 99", "…"]
     expected = slow_count(taken_for, rows) if scripts(taken_for) else 0
@@ -69,7 +69,7 @@ def prepared(folder, train, dev, languages=("zh", "en"), settings=("joint_vocab=
     return prepare(folder, files, settings=settings, **more)
 
 
-def test_some_lines_are_a_warning_with_their_share(tmp_path, rows, stderr):
+def test_share_of_foreign_lines_is_a_warning(tmp_path, rows, stderr):
     train = [*rows[:190], *[(en, zh) for zh, en in rows[190:200]]]
     run = prepared(tmp_path, train, rows[200:])
     printed = stderr()
@@ -92,16 +92,15 @@ def test_some_lines_are_a_warning_with_their_share(tmp_path, rows, stderr):
         (lambda zh, en: ("Мир, труд", en), "source of dev has hardly a", "--src, with a script"),
     ],
 )
-def test_a_side_in_another_script_is_refused(tmp_path, rows, wrong, side, hint):
-    error = refused(
-        DataError, side, prepared, tmp_path, rows[:200], [wrong(*pair) for pair in rows[200:]]
-    )
+def test_side_in_another_script_is_refused(tmp_path, rows, wrong, side, hint):
+    dev = [wrong(*pair) for pair in rows[200:]]
+    error = refused(DataError, side, prepared, tmp_path, rows[:200], dev)
     assert hint in error.hint
     assert not (tmp_path / "run").exists()
 
 
-def test_text_in_an_unusual_script_passes_if_the_code_says_so(tmp_path, rows, stderr):
-    """Few lines show nothing, and neither does a language whose scripts are not known."""
+def test_language_code_with_a_script_allows_that_script(tmp_path, rows, stderr):
+    """Few lines or a language without known scripts are no evidence."""
     latin = [(en, en.upper()) for _, en in rows]
     prepared(tmp_path, latin[:200], latin[200:], ("zh", "en"), src="zh-Latn", settings=())
     prepared(tmp_path / "few", rows, [("Yes.", "Yes.")], settings=())
@@ -110,24 +109,24 @@ def test_text_in_an_unusual_script_passes_if_the_code_says_so(tmp_path, rows, st
     assert printed.count("share no script") == 1
 
 
-@pytest.mark.parametrize(("languages", "joint", "doubted"), [
+@pytest.mark.parametrize(("languages", "joint", "is_doubted"), [
     (("zh", "en"), "true", True),
     (("zh", "en"), "false", False),
     (("zh", "ja"), "true", False),
     (("xx", "en"), "true", False),
 ])  # fmt: skip
-def test_a_joint_vocabulary_of_two_scripts_is_doubted(
-    tmp_path, rows, languages, joint, doubted, stderr
+def test_joint_vocabulary_of_two_scripts_is_a_warning(
+    tmp_path, rows, languages, joint, is_doubted, stderr
 ):
     same = [(zh, zh if languages[1] == "ja" else en) for zh, en in rows]
     settings = [f"joint_vocab={joint}", "src_tokenizer=characters"]
     prepared(tmp_path, same[:200], same[200:], languages, settings)
     warnings = [line for line in stderr().split("\n") if "share no script" in line]
-    assert len(warnings) == doubted
+    assert len(warnings) == is_doubted
     assert all("--set prep.joint_vocab=false" in line for line in warnings)
 
 
-def test_a_suffix_of_a_third_language_is_a_warning(tmp_path, rows, stderr):
+def test_file_suffix_of_a_third_language_is_a_warning(tmp_path, rows, stderr):
     latin = [(en, en.upper()) for _, en in rows]
     files = {
         "train": write(tmp_path / "in", "train", latin[:200]),

@@ -1,4 +1,4 @@
-"""Shards: every line once and in order, found in the middle of files, compressed or not."""
+"""Shards hold every line once and in order, and are read from the middle of plain or compressed files."""
 
 import gzip
 from dataclasses import replace
@@ -12,6 +12,7 @@ from nmtkit.errors import DataError
 from nmtkit.prep import check, shards
 from nmtkit.prep.check import inspect
 from nmtkit.prep.shards import cut, shard_rows, unpack
+from tests.refused import refused
 
 LINES = st.lists(
     st.binary(max_size=9).map(lambda b: b.replace(b"\n", b"")), min_size=1, max_size=40
@@ -19,7 +20,7 @@ LINES = st.lists(
 
 
 def text_files(folder, name, lines, ends):
-    """The lines in one or more files; the last line of a file may have no LF."""
+    """Write the lines as one or more files, some without a last LF; return what `inspect` finds."""
     folder.mkdir(exist_ok=True)
     cuts = sorted({min(end, len(lines)) for end in ends} | {0, len(lines)})
     result = []
@@ -32,7 +33,7 @@ def text_files(folder, name, lines, ends):
 
 @given(LINES, st.lists(st.integers(1, 40), max_size=3), st.integers(1, 50), st.integers(1, 7))
 @hypothesis_settings(max_examples=150, deadline=None)
-def test_every_line_is_in_one_shard(tmp_path_factory, lines, ends, rows, every):
+def test_shards_hold_every_line_once_and_in_order(tmp_path_factory, lines, ends, rows, every):
     folder = tmp_path_factory.mktemp("text")
     with pytest.MonkeyPatch.context() as patch:
         for module in (check, shards):
@@ -50,14 +51,13 @@ def test_every_line_is_in_one_shard(tmp_path_factory, lines, ends, rows, every):
     assert sizes == [part.rows for part in parts] and set(sizes[:-1]) <= {rows}
 
 
-def test_a_file_that_becomes_shorter_is_noticed(tmp_path):
+def test_file_that_becomes_shorter_is_an_error(tmp_path):
     (tmp_path / "a").write_bytes(b"x\n" * 20)
     text = inspect(tmp_path / "a", strict=True)
     (part,) = cut([[text], [text]], 20)
     (tmp_path / "a").write_bytes(b"x\n" * 19)
-    with pytest.raises(DataError, match="changed while they were read") as caught:
-        list(part.chunks())
-    assert "run prep again" in caught.value.hint
+    caught = refused(DataError, "changed while they were read", list, part.chunks())
+    assert "run prep again" in caught.hint
 
 
 def test_compressed_text_is_read_from_its_middle(tmp_path):
@@ -70,12 +70,7 @@ def test_compressed_text_is_read_from_its_middle(tmp_path):
     assert b"".join(chunk[0] for chunk in last.chunks()).split(b"\n")[:-1] == lines[4500:]
 
 
-def test_the_size_of_a_shard():
-    assert [shard_rows(n, 0) for n in (1, 320_000, 640_000, 4_500_000, 10**9)] == [
-        5000,
-        5000,
-        10_000,
-        70_312,
-        200_000,
-    ]
+def test_shard_size_grows_with_the_text_between_limits():
+    sizes = {1: 5000, 320_000: 5000, 640_000: 10_000, 4_500_000: 70_312, 10**9: 200_000}
+    assert {lines: shard_rows(lines, 0) for lines in sizes} == sizes
     assert shard_rows(10**9, 77) == 77

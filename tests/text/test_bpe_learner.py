@@ -1,9 +1,8 @@
-"""The learner beside subword-nmt's: with many surveys and small chunks; what it tracks beside a plain
-count; its memory; words in a buffer.
+"""The BPE learner: its merges equal subword-nmt's, its pair counts equal plain counts, and its memory
+is bounded.
 """
 
 import contextlib
-import io
 import itertools
 import random
 import tracemalloc
@@ -13,7 +12,6 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from subword_nmt.learn_bpe import learn_bpe as learn_as_subword_nmt
 
 from nmtkit.errors import DataError
 from nmtkit.text import bpe_learner, words
@@ -21,9 +19,10 @@ from nmtkit.text.bpe import Bpe, learn_bpe
 from nmtkit.text.bpe_learner import HOLE, Learner
 from nmtkit.text.words import Words
 from tests.refused import refused
+from tests.text.reference_bpe import pieces_of, reference_codes
 
 # letters of one to four bytes; </w> and @@ are rarely made
-LETTERS = st.text(st.sampled_from("aaabbcdé€𝄞文@</w>"), min_size=1, max_size=10)
+LETTERS = st.text(st.sampled_from("aaabbcdé€𝄞文\u200b@</w>"), min_size=1, max_size=10)
 RUNS = st.builds(
     lambda letters, times: letters * times,
     st.text("ab", min_size=1, max_size=3),
@@ -32,7 +31,7 @@ RUNS = st.builds(
 DICTIONARY = st.dictionaries(LETTERS | RUNS, st.integers(1, 9), min_size=1, max_size=30)
 LIMITS = st.fixed_dictionaries(
     {
-        "SPARE": st.sampled_from([-1000, 0]),
+        "SPARE": st.sampled_from([-1000, 0, 1000]),
         "CHUNK": st.sampled_from([1, 3, 1 << 16]),
         "PRUNED": st.booleans(),  # at every merge
     }
@@ -52,53 +51,31 @@ def limits(values):
         yield
 
 
-def expected_codes(counts, merges):
-    """What subword-nmt writes; it takes "</w>" in a word for its end marker."""
-    out = io.StringIO()
-    lines = [f"{word} {count}" for word, count in counts.items() if "</w>" not in word]
-    with contextlib.redirect_stderr(io.StringIO()):
-        learn_as_subword_nmt(lines, out, merges, is_dict=True)
-    return out.getvalue()
-
-
-def pieces_of(segmented):
-    ends = np.cumsum(segmented.lengths)
-    return [
-        [segmented.pieces[piece] for piece in segmented.flat[start:end]]
-        for start, end in itertools.pairwise([0, *ends.tolist()])
-    ]
-
-
 def learnable(counts):
     return any(len(word) > 1 and "</w>" not in word for word in counts)
 
 
+SURVEYED = {"SPARE": -1000, "CHUNK": 3, "PRUNED": True}
+
+
 @settings(max_examples=120)
-@given(DICTIONARY, st.integers(1, 200), LIMITS)
-@example(
-    {"aaa": 1, "aaaaaaa": 2, "baaaab": 1},
-    9,
-    {"SPARE": -1000, "CHUNK": 1, "PRUNED": False},
-)
-@example({"abababab": 3, "babab": 2}, 9, {"SPARE": -1000, "CHUNK": 3, "PRUNED": True})
-@example(
-    {"ab</w>": 3, "ab@@": 2, "@@": 9, "a@@@": 2, "xab": 1},
-    9,
-    {"SPARE": -1000, "CHUNK": 3, "PRUNED": True},
-)
+@given(DICTIONARY.filter(learnable), st.integers(1, 300), LIMITS)
+@example({"aaa": 1, "aaaaaaa": 2, "baaaab": 1}, 9, SURVEYED | {"CHUNK": 1, "PRUNED": False})
+@example({"abababab": 3, "babab": 2}, 9, SURVEYED)
+@example({"ab</w>": 3, "ab@@": 2, "@@": 9, "a@@@": 2, "xab": 1}, 9, SURVEYED)
 def test_merges_and_segmentation_equal_subword_nmt(tmp_path_factory, counts, merges, values):
+    """The order of the words does not matter."""
     path = tmp_path_factory.mktemp("codes") / "codes"
-    if not learnable(counts):
-        return
     with limits(values):
-        learnt = learn_bpe([*counts], [*counts.values()], merges, path)
-    assert path.read_text("utf-8") == expected_codes(counts, merges)
-    bpe = Bpe(path)
-    assert pieces_of(learnt) == [bpe.segment([word]) for word in counts]
+        learnt = learn_bpe([*counts][::-1], [*counts.values()][::-1], merges, path)
+    codes, bpe = path.read_text("utf-8"), Bpe(path)
+    assert codes == reference_codes(counts, merges)
+    assert bpe.merges == codes.count("\n") - 1
+    assert pieces_of(learnt)[::-1] == [bpe.segment([word]) for word in counts]
 
 
 def plain_state(learner):
-    """The words of a learner as lists of symbols, with the count of each, from its raw memory."""
+    """Return (symbols, count) of each word, read from the learner's raw memory."""
     text, weight = learner._memory
     result, place = [], 0
     while place < len(text):
@@ -121,7 +98,7 @@ def plain_counts(state):
 
 @settings(max_examples=60)
 @given(DICTIONARY.filter(learnable), LIMITS, st.integers(1, 40))
-def test_every_frequent_pair_is_tracked_with_its_count_at_every_merge(counts, values, merges):
+def test_learner_tracks_the_count_of_every_frequent_pair_at_every_merge(counts, values, merges):
     distinct = [word for word in counts if "</w>" not in word]
     numbers = np.array([counts[word] for word in distinct])
     with limits(values):
@@ -146,7 +123,7 @@ def test_every_frequent_pair_is_tracked_with_its_count_at_every_merge(counts, va
         learner.learn(merges)
 
 
-def test_surveys_and_prunes_happen_and_change_nothing(tmp_path, monkeypatch):
+def test_surveys_and_prunes_do_not_change_the_merges(tmp_path, monkeypatch):
     generator = random.Random(3)
     counts = Counter(
         "".join(generator.choices("abcdefgh", k=generator.randint(1, 9))) for _ in range(9000)
@@ -168,62 +145,58 @@ def test_surveys_and_prunes_happen_and_change_nothing(tmp_path, monkeypatch):
     assert calls["_survey"] > 10 * few
     codes = (tmp_path / "codes").read_bytes()
     assert (tmp_path / "surveyed").read_bytes() == codes
-    assert codes.decode() == expected_codes(counts, 700)
+    assert codes.decode() == reference_codes(counts, 700)
 
 
-def test_counts_beyond_32_bits(tmp_path):
+def test_word_counts_beyond_32_bits_give_the_same_merges(tmp_path):
     counts = {"abab": 1 << 32, "ba": (1 << 33) + 1, "abc": 1 << 40, "aab": 3, "bb": (1 << 32) - 1}
     for largest in (1 << 40, 1 << 32, (1 << 32) - 1):
         values = {word: min(n, largest) for word, n in counts.items()}
-        with limits({"SPARE": -1000, "CHUNK": 3, "PRUNED": True}):
+        with limits(SURVEYED):
             learn_bpe([*values], [*values.values()], 20, tmp_path / "codes")
-        assert (tmp_path / "codes").read_text("utf-8") == expected_codes(values, 20)
+        assert (tmp_path / "codes").read_text("utf-8") == reference_codes(values, 20)
 
 
-def test_words_that_never_occur_are_left_out(tmp_path):
+def test_empty_words_and_words_that_never_occur_are_not_learnt_from(tmp_path):
     counts = {"banana": 0, "": 9, "band": 5, "nab": 4, "b": 0}
     counts |= {"bad</w>": 4, "low</w>": 3, "and@@": 4, "x@@": 3}
     learnt = learn_bpe([*counts], [*counts.values()], 20, tmp_path / "codes")
     kept = {word: n for word, n in counts.items() if n and word}
-    assert (tmp_path / "codes").read_text("utf-8") == expected_codes(kept, 20)
+    assert (tmp_path / "codes").read_text("utf-8") == reference_codes(kept, 20)
     bpe = Bpe(tmp_path / "codes")
     assert pieces_of(learnt) == [bpe.segment([word]) if word in kept else [] for word in counts]
-    refused(DataError, "no words", learn_bpe, [*counts], [0] * len(counts), 20, tmp_path / "none")
 
 
 @pytest.mark.parametrize("listed", [["ab</w>"], ["ab</w>", "x", ""], ["@@"]])
-def test_words_that_hold_markers_alone_are_segmented(tmp_path, listed):
+def test_text_with_only_marker_words_is_segmented_without_merges(tmp_path, listed):
     learnt = learn_bpe(listed, [3] * len(listed), 5, tmp_path / "codes")
     bpe = Bpe(tmp_path / "codes")
     assert pieces_of(learnt) == [bpe.segment([word]) if word else [] for word in listed]
 
 
-def test_words_in_a_buffer_are_learnt_as_strings_are(tmp_path):
-    distinct, counts = ["文字", "éa", "", "ab", "abab", "aé文"], [5, 4, 3, 2, 6, 7]
-    data = "".join(distinct).encode()
-    offsets = np.cumsum([0, *(len(word.encode()) for word in distinct)])
-    np.frombuffer(data, np.uint8).tofile(tmp_path / "data")
+def test_words_from_a_buffer_or_a_mapped_file_are_learnt_like_strings(tmp_path):
+    counts = {"文字": 5, "éa": 4, "": 3, "ab": 2, "abab": 6, "aé文": 7}
+    data = "".join(counts).encode()
+    offsets = np.cumsum([0, *(len(word.encode()) for word in counts)])
+    (tmp_path / "data").write_bytes(data)
     mapped = np.memmap(tmp_path / "data", np.uint8, "r")
-    results = [
-        learn_bpe(given_words, np.array(counts), 9, tmp_path / "codes")
-        for given_words in (distinct, Words(data, offsets), Words(mapped, offsets))
-    ]
-    assert (tmp_path / "codes").read_text("utf-8") == expected_codes(
-        {word: n for word, n in zip(distinct, counts, strict=True) if word}, 9
-    )
-    assert pieces_of(results[0]) == pieces_of(results[1]) == pieces_of(results[2])
+    path, frequencies = tmp_path / "codes", np.array([*counts.values()])
+    results = []
+    for listed in ([*counts], Words(data, offsets), Words(mapped, offsets)):
+        results.append(pieces_of(learn_bpe(listed, frequencies, 9, path)))
+        assert path.read_text("utf-8") == reference_codes({w: counts[w] for w in counts if w}, 9)
+    assert results[0] == results[1] == results[2]
 
 
 @given(st.lists(st.text("a@é€𝄞</w>", max_size=6)), st.sampled_from(["@@", "</w>", "é"]))
-def test_words_are_a_list_of_strings(texts, part):
+def test_words_behave_like_a_list_of_strings(texts, part):
     listed = Words.of(texts)
     assert [*listed] == texts and len(listed) == len(texts) and Words.of(listed) is listed
     assert texts == [] or listed[-1] == texts[-1]
     with pytest.raises(IndexError):
         listed[len(texts)]
     assert listed.holding(part) == [n for n, word in enumerate(texts) if part in word]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(words, "CHUNK", 2)
+    with limits(SURVEYED):
         letters = [*listed.letters()]
     assert "".join(chr(letter) for _, some, _ in letters for letter in some) == "".join(texts)
     assert [n for *_, lengths in letters for n in lengths] == [len(word) for word in texts]
@@ -232,7 +205,7 @@ def test_words_are_a_list_of_strings(texts, part):
     ]
 
 
-def test_more_letters_than_the_learner_can_number_are_refused(tmp_path, monkeypatch):
+def test_too_many_letters_are_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(words, "MOST_PLACES", 8)
     learn_bpe(["abc", "de"], [3, 3], 9, tmp_path / "codes")
     raised = refused(
@@ -242,7 +215,7 @@ def test_more_letters_than_the_learner_can_number_are_refused(tmp_path, monkeypa
     assert not (tmp_path / "many").exists()
 
 
-def test_places_that_merging_leaves_are_holes():
+def test_compacting_removes_the_holes_that_merging_leaves():
     learner = Learner(Words.of(["abcd"]), np.array([5]), np.ones(1, bool))
     learner.learn(3)
     text = learner._memory[0]
@@ -251,18 +224,16 @@ def test_places_that_merging_leaves_are_holes():
     assert len(learner._memory[0]) == 3 and HOLE not in learner._memory[0]
 
 
-def test_memory_a_word_is_bounded(tmp_path):
-    """Of everything but the words themselves, which take 27 bytes each. Python objects for places and
-    rare pairs took 1,400 bytes a word.
+def test_learner_needs_less_than_250_bytes_a_word(tmp_path):
+    """The words themselves, 27 bytes each, are not counted. Python objects for places and rare pairs
+    would take 1,400 bytes a word.
     """
-    random_numbers = np.random.default_rng(5)
+    draw = np.random.default_rng(5)
     types = 150_000
     syllables = np.array(
         [a + b for a in "bdfgklmnprst" for b in ("a", "e", "in", "or", "u")], object
     )
-    parts = random_numbers.choice(syllables, (5, 3 * types)) * random_numbers.integers(
-        0, 2, (5, 3 * types)
-    )
+    parts = draw.choice(syllables, (5, 3 * types)) * draw.integers(0, 2, (5, 3 * types))
     listed = [word for word in dict.fromkeys(parts.sum(0)) if word][:types]
     assert len(listed) == types
     counts = types // np.arange(1, types + 1)

@@ -1,17 +1,17 @@
-"""Chinese: jieba's words as they were recorded, text without spaces on the way back, and jieba
-kept quiet and in its place.
+"""Chinese: jieba's words equal recorded ones, detokenized text has no spaces, and jieba prints
+nothing and writes only into nmtkit's cache.
 """
 
 import os
 import re
 import tarfile
 import zipfile
-from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nmtkit.settings import PrepSettings
 from nmtkit.text import chinese
 from nmtkit.text.side import TextSide
 from nmtkit.text.tidy import tidy
@@ -22,23 +22,20 @@ TED = ("dev2010", "tst2010", "tst2011", "tst2012", "tst2013")
 
 
 @pytest.fixture(scope="module")
-def jieba(tmp_path_factory):
-    """jieba as it is, and, for as long as a test asks for it, with the blocks of jieba 0.39 (a
-    hyphen belongs to none).
-    """
-    plain = chinese._jieba()
-    tokenizer = plain.Tokenizer()
+def cut_by_jieba(tmp_path_factory):
+    """Return a function that cuts a line as jieba 0.39 does, whose blocks hold no hyphen."""
+    module = chinese._jieba()
+    tokenizer = module.Tokenizer()
     tokenizer.tmp_dir = str(tmp_path_factory.mktemp("jieba"))
     tokenizer.initialize()
-    return SimpleNamespace(module=plain, cut=lambda line: " ".join(tokenizer.cut(line)).split())
+    blocks = re.compile("([\u4e00-\u9fd5a-zA-Z0-9+#&\\._%]+)")
 
+    def cut(line):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(module, "re_han_default", blocks)
+            return " ".join(tokenizer.cut(line)).split()
 
-@pytest.fixture
-def jieba39(jieba, monkeypatch):
-    monkeypatch.setattr(
-        jieba.module, "re_han_default", re.compile("([\u4e00-\u9fd5a-zA-Z0-9+#&\\._%]+)")
-    )
-    return jieba.cut
+    return cut
 
 
 def texts(shared):
@@ -63,26 +60,22 @@ def texts(shared):
 
 
 def test_segmentation_of_five_ted_sets_as_recorded(shared):
-    """*.tc.zh: jieba's words of 0.39; all 6,360 lines; in 4,006 the file has the text's own
-    spaces as words too.
+    """*.tc.zh are words of jieba 0.39 in 6,360 lines; 4,006 lines hold the text's spaces as words
+    too.
     """
-    apart = 0
+    folder, with_spaces = shared / "data/iwslt15_zhen", 0
     for part in TED:
-        folder = shared / "data/iwslt15_zhen"
-        ours = [
-            " ".join(chinese.segment(tidy(line)))
-            for line in lines(folder / f"IWSLT15.TED.{part}.zh-en.zh")
-        ]
+        text = lines(folder / f"IWSLT15.TED.{part}.zh-en.zh")
+        ours = [" ".join(chinese.segment(tidy(line))) for line in text]
         recorded = lines(folder / f"IWSLT15.TED.{part}.tc.zh")
         assert ours == [" ".join(line.split()) for line in recorded]
-        apart += sum(line != words for line, words in zip(ours, recorded, strict=True))
-    assert apart == 4006
+        with_spaces += sum(line != words for line, words in zip(ours, recorded, strict=True))
+    assert with_spaces == 4006
 
 
-def test_the_words_are_jiebas_on_real_text(shared, jieba39):
+def test_segmentation_of_real_text_equals_jieba(shared, cut_by_jieba):
     for kind, text in texts(shared).items():
-        ours = [chinese.segment(line) for line in text]
-        assert ours == list(map(jieba39, text)), kind
+        assert list(map(chinese.segment, text)) == list(map(cut_by_jieba, text)), kind
 
 
 MADE_UP = st.text(
@@ -96,32 +89,24 @@ MADE_UP = st.text(
 
 @settings(deadline=None, max_examples=300)
 @given(MADE_UP)
-def test_the_words_are_jiebas_on_made_up_text(jieba, line):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            jieba.module, "re_han_default", re.compile("([\u4e00-\u9fd5a-zA-Z0-9+#&\\._%]+)")
-        )
-        assert chinese.segment(line) == jieba.cut(line)
+def test_segmentation_of_generated_text_equals_jieba(cut_by_jieba, line):
+    assert chinese.segment(line) == cut_by_jieba(line)
 
 
 WIDE = "[\u2e80-\ua4cf\uf900-\ufaff\ufe30-\ufe4f\uff00-\uff60]"
 BESIDE_WIDE = re.compile(f"(?<={WIDE}) +| +(?={WIDE})")
 
 
-def test_real_text_comes_back_without_spaces_between_chinese_and_with_those_of_latin_words(shared):
-    """Lines that don't come back to the letter, of those whose spaces beside Chinese characters are
-    left out.
-
-    They have what no rule can know: jieba cuts numbers with letters apart (`802.11 n`), and spaces
-    around dashes, brackets and quotes (`- 9`, `” “`) are the writer's.
+def test_real_text_comes_back_without_spaces_beside_chinese_characters(shared):
+    """A few lines differ: jieba cuts numbers with letters apart (`802.11 n`), and only the writer
+    knows the spaces around dashes, brackets and quotes (`- 9`, `” “`).
     """
     differ, spaces = {}, {}
     for kind, text in texts(shared).items():
         wanted = [BESIDE_WIDE.sub("", tidy(line)) for line in text]
         ours = [chinese.detokenize(chinese.segment(tidy(line))) for line in text]
-        assert ["".join(line.split()) for line in ours] == [
-            "".join(line.split()) for line in wanted
-        ]
+        unspaced = [["".join(line.split()) for line in side] for side in (ours, wanted)]
+        assert unspaced[0] == unspaced[1]
         differ[kind] = sum(a != b for a, b in zip(ours, wanted, strict=True))
         spaces[kind] = sum(line.count(" ") for line in ours)
         assert not any(BESIDE_WIDE.search(line) for line in ours)
@@ -146,53 +131,46 @@ def test_real_text_comes_back_without_spaces_between_chinese_and_with_those_of_l
         ("", ""),
     ],
 )
-def test_detokenization(tokens, text):
+def test_detokenizing_joins_chinese_and_keeps_latin_words_apart(tokens, text):
     assert chinese.detokenize(tokens.split()) == text
 
 
 @pytest.mark.parametrize(
-    "lang", ["zh", "zho", "cmn", "chi", "yue", "zh-TW", "zh_Hans", "ZH", "za", "de"]
+    ("lang", "segmented"),
+    [(code, True) for code in ["zh", "zho", "cmn", "chi", "yue", "zh-TW", "zh_Hans", "ZH"]]
+    + [("za", False), ("de", False)],
 )
-def test_codes_of_chinese(lang):
-    yes = lang not in {"za", "de"}
-    assert chinese.is_chinese(lang) is yes
-    side = TextSide(
-        lang,
-        SimpleNamespace(normalize=True, aggressive_hyphens=False, escape=True, lowercase=False),
-    )
-    assert (side.tokens("我们喜欢猫。") == ["我们", "喜欢", "猫", "。"]) is yes
+def test_text_with_a_code_of_chinese_is_segmented(lang, segmented):
+    assert chinese.is_chinese(lang) is segmented
+    tokens = TextSide(lang, PrepSettings()).tokens("我们喜欢猫。")
+    assert (tokens == ["我们", "喜欢", "猫", "。"]) is segmented
 
 
-# jieba prints at first use, keeps its dictionary in the system's temporary folder, warns of its own
-# escapes, and everybody shares one tokenizer
+# By itself jieba prints at first use, keeps its dictionary in the system's temporary folder, warns
+# of its escapes, and shares one tokenizer with everybody.
 
 
-def warned(code, **environment):
+def run_python(code, **environment):
     environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", **environment}
     return python("-W", "always", "-c", code, env=environment)
 
 
-def test_jieba_is_quiet_and_its_cache_is_in_ours(tmp_path):
-    """Compiled anew, too, which is when Python warns of its escapes."""
+def test_jieba_prints_nothing_and_writes_only_into_the_cache_of_nmtkit(tmp_path):
+    """Python warns of jieba's escapes when it compiles jieba anew."""
     folder, temporary = tmp_path / "cache", tmp_path / "tmp"
     temporary.mkdir()
     code = "from nmtkit.text import chinese; print(*chinese.segment('我们'))"
-    for _ in "12":  # parsed, then from the cache
-        done = warned(
-            code,
-            NMTKIT_CACHE=str(folder),
-            TMPDIR=str(temporary),
-            PYTHONPYCACHEPREFIX=str(tmp_path / "pyc"),
-        )
+    variables = {"NMTKIT_CACHE": folder, "TMPDIR": temporary, "PYTHONPYCACHEPREFIX": tmp_path / "c"}
+    for _ in ("dictionary parsed", "dictionary from the cache"):
+        done = run_python(code, **{name: str(path) for name, path in variables.items()})
         assert (done.returncode, done.stdout, done.stderr) == (0, "我们\n", "")
-        assert [re.sub(r"[\d.]+(?=\.cache)", "N", path.name) for path in folder.iterdir()] == [
-            "jieba-N.cache"
-        ]
+        (cache,) = folder.iterdir()
+        assert re.fullmatch(r"jieba-[\d.]+\.cache", cache.name)
     assert list(temporary.iterdir()) == []
 
 
 @pytest.mark.parametrize("damage", ["empty", "cut", "a file in its place"])
-def test_a_cache_that_cannot_be_used_is_done_without(tmp_path, damage):
+def test_segmentation_works_without_a_usable_cache(tmp_path, damage):
     folder = tmp_path / "cache"
     if damage == "a file in its place":
         folder.write_text("")
@@ -200,19 +178,19 @@ def test_a_cache_that_cannot_be_used_is_done_without(tmp_path, damage):
         folder.mkdir()
         name = f"jieba-{chinese._jieba().__version__}.cache"
         (folder / name).write_bytes(b"" if damage == "empty" else b"(\x00\x00")
-    done = warned(
+    done = run_python(
         "from nmtkit.text import chinese; print(*chinese.segment('我们喜欢猫'))",
         NMTKIT_CACHE=str(folder),
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "我们 喜欢 猫\n", "")
 
 
-def test_the_dictionary_of_others_in_the_process_stays_theirs(tmp_path):
+def test_a_program_that_changes_jiebas_dictionary_does_not_change_nmtkits(tmp_path):
     code = """
 import jieba
 jieba.add_word("我们喜欢猫", 10**9)
 from nmtkit.text import chinese
 print(*chinese.segment("我们喜欢猫"), jieba.dt.tmp_dir, "/".join(jieba.cut("我们喜欢猫")))
 """
-    done = warned(code, NMTKIT_CACHE=str(tmp_path), TMPDIR=str(tmp_path))
+    done = run_python(code, NMTKIT_CACHE=str(tmp_path), TMPDIR=str(tmp_path))
     assert done.stdout == "我们 喜欢 猫 None 我们喜欢猫\n"

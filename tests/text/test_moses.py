@@ -1,5 +1,5 @@
-"""Moses tokenization: equal to recorded outputs of the Perl scripts, and the fast way equal to
-the whole chain of rules.
+"""Moses tokenization: it equals recorded outputs of the Perl scripts, and its fast path equals the
+whole chain of rules.
 """
 
 import pytest
@@ -20,19 +20,13 @@ from tests.prep.real import lines, multi30k, segments
             "Mr. Smith paid $3,000.50 to A.B.C. yesterday.",
             "Mr. Smith paid $ 3,000.50 to A.B.C. yesterday .",
         ),
-        (
-            "en",
-            "So am I.",
-            "So am I .",
-        ),  # sacremoses keeps `I.`; tokenizer.perl has split the last full stop since 2018
+        # sacremoses keeps `I.`; tokenizer.perl has split the last full stop since 2018
+        ("en", "So am I.", "So am I ."),
         ("en", "No. 5 is at etc. and No. Five", "No. 5 is at etc. and No . Five"),
         ("en", "He waits... and then . . .", "He waits ... and then . . ."),
         ("en", "the 日本 word 日本語です", "the 日本 word 日本語です"),
-        (
-            "en",
-            "a rug, 8' x 10'",
-            "a rug , 8 &apos; x 10&apos;",
-        ),  # as today's Perl and Multi30k's recorded `in an adult&apos;`
+        # as today's Perl and Multi30k's recorded `in an adult&apos;`
+        ("en", "a rug, 8' x 10'", "a rug , 8 &apos; x 10&apos;"),
         ("en", "'x' 'y' 5' '6", "&apos;x &apos; &apos; y &apos; 5 &apos; &apos;6"),
         ("en", "AT&T | [x] <b>", "AT &amp; T &#124; &#91; x &#93; &lt; b &gt;"),
         ("de", 'Er sagte: „Tee."', "Er sagte : &quot; Tee &quot; ."),
@@ -49,7 +43,7 @@ from tests.prep.real import lines, multi30k, segments
         ("ko", "대한민국(大韓民國)은 民主이다.", "대한민국 ( 大韓民國 ) 은 民主이다 ."),
         ("ro", "„Da,” apoi „Ceai.”", "&quot; Da &quot; , apoi &quot; Ceai &quot; ."),
         ("cs", "„Da,“ a „Ne.“", "&quot; Da , &quot; a &quot; Ne . &quot;"),
-        # not as tokenizer.perl
+        # unlike tokenizer.perl
         ("uk", "П'ять м’ят, 'сім'.", "П&apos;ять м&apos;ят , &apos; сім &apos; ."),
         ("be", "з'ява", "з&apos;ява"),
         ("fr", "L’été, d’Œuvre", "L&apos; été , d&apos; Œuvre"),
@@ -67,12 +61,12 @@ from tests.prep.real import lines, multi30k, segments
         ("en-US", "it's", "it &apos;s"),
         ("eng_Latn", "it's", "it &apos;s"),
         ("fr-CA", "l'an", "l&apos; an"),
-        ("xx", "Mr. X's dog", "Mr. X &apos; s dog"),  # no rules of its own: English abbreviations
+        ("xx", "Mr. X's dog", "Mr. X &apos; s dog"),  # no rules: English abbreviations
         ("en", "", ""),
         ("en", " \u00a0 ", ""),
     ],
 )
-def test_examples(lang, raw, tokens):
+def test_tokenization_equals_the_example_on_the_fast_path_and_by_all_rules(lang, raw, tokens):
     moses = Moses(lang)
     assert moses.tokenize(raw) == moses.reference(moses.normalize(raw)) == tokens
 
@@ -80,11 +74,11 @@ def test_examples(lang, raw, tokens):
 @pytest.mark.parametrize(
     ("code", "rules"), [("kor_Hang", "ko"), ("som", "so"), ("tet", "tdt"), ("deu", "de")]
 )
-def test_rules_are_found_by_codes_of_three_letters(code, rules):
+def test_three_letter_codes_find_the_rules_of_the_language(code, rules):
     assert language_code(code) == rules
 
 
-def test_settings():
+def test_hyphens_escapes_and_normalisation_are_settings():
     hyphens = Moses("en", aggressive_hyphens=True).tokenize("a well-known re-do-it -- x-")
     assert hyphens == "a well @-@ known re @-@ do @-@ it -- x-"
     assert Moses("en", escape=False).tokenize('"A" & [b]') == '" A " & [ b ]'
@@ -94,29 +88,27 @@ def test_settings():
 @pytest.mark.parametrize(
     ("text", "tokens"),
     [
-        (
-            "no problems. it's done.",
-            "no problems . it &apos;s done .",
-        ),  # Moses leaves `problems.`, as `it` is small
+        # Moses leaves `problems.`, as `it` is small
+        ("no problems. it's done.", "no problems . it &apos;s done ."),
         (
             "mr. smith is in the u.s. today, no. 5 is it? no. it isn't",
             "mr. smith is in the u.s. today , no. 5 is it ? no . it isn &apos;t",
         ),
     ],
 )
-def test_text_that_was_lowercased(text, tokens):
+def test_caseless_tokenizer_splits_full_stops_before_small_letters(text, tokens):
     moses = Moses("en", caseless=True)
     assert moses.tokenize(text) == moses.reference(text) == tokens
     assert Moses("en").tokenize(text) != tokens
 
 
 @pytest.mark.parametrize(("lang", "stops"), [("en", 0), ("de", 13), ("fr", 42)])
-def test_multi30k_as_recorded(shared, lang, stops):
-    """tok/ is lowercased, normalised and tokenized raw/; counts for all 32,014 lines a language.
+def test_multi30k_tokens_equal_the_published_ones_but_for_explained_lines(shared, lang, stops):
+    """tok/ is raw/ lowercased, normalised and tokenized: 32,014 lines a language.
 
     Explained differences: spaces (the scripts leave `motorcycle  . &apos; `); and a last full
-    stop after an abbreviation, one letter or a number, which the scripts of that time left on its
-    word (`terrain sec.`) and today's split.
+    stop after an abbreviation, a letter or a number, which the scripts of that time left on its
+    word (`terrain sec.`) and today's scripts split.
     """
     moses, spaces, split = Moses(lang), 0, 0
     for raw, recorded in multi30k(shared / "data/multi30k", lang):
@@ -131,7 +123,7 @@ def test_multi30k_as_recorded(shared, lang, stops):
     assert (spaces, split) == ({"en": 1}.get(lang, 0), stops)
 
 
-def test_moses_own_regression_test(shared):
+def test_moses_regression_test_passes_in_six_languages(shared):
     folder = shared / "data/moses_tokenizer_test"
     ours = [
         Moses(lang, normalize=False).tokenize(line)
@@ -142,7 +134,7 @@ def test_moses_own_regression_test(shared):
 
 
 @pytest.mark.parametrize("lang", ["de", "en"])
-def test_iwslt14_as_recorded(shared, lang):
+def test_iwslt14_tokens_equal_the_recorded_ones(shared, lang):
     for part in ("TED.dev2010", "TEDX.dev2012", "TED.tst2010", "TED.tst2011", "TED.tst2012"):
         raw = segments(shared / f"data/iwslt16_deen/IWSLT16.{part}.de-en.{lang}.xml")
         moses = Moses(lang, normalize=False)
@@ -154,9 +146,9 @@ def test_iwslt14_as_recorded(shared, lang):
     ("lang", "suffix", "differ"),
     [("en", "eng", (11, 16)), ("de", "deu", (6, 0)), ("es", "spa", (10, 0))],
 )
-def test_fast_way_equals_all_rules_on_real_text(shared, lang, suffix, differ):
-    """Line by line on WMT news and Europarl; from plain sacremoses differ only last full stops
-    it leaves glued, and its space at the end.
+def test_fast_path_equals_all_rules_on_real_text(shared, lang, suffix, differ):
+    """On lines of WMT news and Europarl. Plain sacremoses differs in two ways: it leaves last full
+    stops on their words, and a space at the end.
     """
     from sacremoses import MosesPunctNormalizer, MosesTokenizer
 
@@ -191,7 +183,7 @@ WORDS = st.one_of(
 
 
 @pytest.mark.parametrize("lang", ["en", "de", "fr"])
-def test_a_word_alone_on_its_line_is_not_taken_for_a_last_word(lang):
+def test_cached_tokens_of_a_word_depend_on_its_place_in_the_line(lang):
     moses, numbers = Moses(lang), Numbers()
     for word in TRICKY.split():
         for line in (word, f"X {word}", f"X {word} X", f"{word} X", word):
@@ -201,7 +193,7 @@ def test_a_word_alone_on_its_line_is_not_taken_for_a_last_word(lang):
 
 
 @pytest.mark.parametrize("lang", ["en", "de", "fr", "ca", "fi", "ko", "uk", "zz"])
-def test_fast_way_equals_all_rules_on_made_up_text(lang):
+def test_fast_path_equals_all_rules_on_generated_text(lang):
     from sacremoses import MosesPunctNormalizer
 
     hyphens = Moses(lang, aggressive_hyphens=True, escape=False)
@@ -254,19 +246,19 @@ def test_fast_way_equals_all_rules_on_made_up_text(lang):
     ],
 )
 @pytest.mark.parametrize("escape", [True, False])
-def test_round_trip(lang, text, escape):
+def test_detokenizing_gives_the_text_back(lang, text, escape):
     moses = Moses(lang, aggressive_hyphens=True, escape=escape)
     assert moses.detokenize(moses.tokenize(text).split()) == text
 
 
 @pytest.mark.parametrize("escape", [True, False])
-def test_escapes_in_the_text_are_text(escape):
+def test_escapes_that_the_text_holds_come_back_as_text(escape):
     moses = Moses("en", escape=escape)
     tokens = moses.tokenize("write &apos; and &amp;lt; here").split()
     assert moses.detokenize(tokens) == "write & apos; and & amp; lt; here"
 
 
-def test_real_text_survives_the_round_trip_but_for_spaces(shared):
+def test_real_text_comes_back_but_for_spaces(shared):
     moses = Moses("en")
     text = lines(shared / "data/wmt_newstest/newstest2013.eng")
     same = 0

@@ -1,16 +1,16 @@
-"""Random segmentations: BPE-dropout as its paper has it, unigram sampling beside all
-segmentations.
+"""Random segmentations: BPE-dropout equals the algorithm of its paper, and unigram sampling has the
+probabilities of all segmentations.
 """
 
 import itertools
 import math
+import random as random_of_subword_nmt
 from collections import Counter
 from random import Random
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from subword_nmt.apply_bpe import BPE
 
 from nmtkit.errors import ConfigError
 from nmtkit.settings import PrepSettings
@@ -20,12 +20,13 @@ from nmtkit.text.sentencepiece import SentencePiece, learn_sentencepiece
 from nmtkit.text.side import TextSide
 from nmtkit.text.splitter import Splitter
 from tests.prep.real import lines
+from tests.text.reference_bpe import reference_bpe, word_counts
 
 
 @pytest.fixture(scope="module")
 def counts(shared):
     text = lines(shared / "data/multi30k/tok/train.lc.norm.tok.de")[:3000]
-    return Counter(word for line in text for word in line.split(" "))
+    return word_counts(text)
 
 
 @pytest.fixture(scope="module")
@@ -35,8 +36,8 @@ def bpe(counts, tmp_path_factory):
     return codes
 
 
-def slow(symbols, ranks, dropout, random):
-    """Algorithm 1 of Provilkov et al. 2020, written down: all pairs are looked at in each step."""
+def slow_merge(symbols, ranks, dropout, random):
+    """Merge by Algorithm 1 of Provilkov et al. 2020: each step looks at all pairs."""
     while True:
         merges = [
             (ranks[pair], place)
@@ -55,9 +56,6 @@ def slow(symbols, ranks, dropout, random):
         symbols = result
 
 
-PAIRS = [a + b for a in ("a", "b", "aa", "ab") for b in ("a", "b", "aa", "ba")]
-
-
 @settings(deadline=None, max_examples=400)
 @given(
     st.text("aab", min_size=1, max_size=14),
@@ -65,37 +63,35 @@ PAIRS = [a + b for a in ("a", "b", "aa", "ab") for b in ("a", "b", "aa", "ba")]
     st.sampled_from([0, 0.1, 0.5, 1]),
     st.integers(0, 9),
 )
-def test_dropout_is_the_algorithm_of_the_paper(word, pairs, dropout, seed):
+def test_dropout_equals_the_algorithm_of_the_paper(word, pairs, dropout, seed):
     ranks = {pair: rank for rank, pair in enumerate(pairs)}
-    wanted = slow(list(word), ranks, dropout, Random(seed).random)
+    wanted = slow_merge(list(word), ranks, dropout, Random(seed).random)
     got = merge_with_dropout(list(word), ranks.get, dropout, Random(seed).random)
     assert got == wanted
 
 
-def test_without_dropout_it_is_the_usual_segmentation_with_all_of_it_characters(bpe, counts):
+def test_dropout_0_gives_the_usual_segmentation_and_dropout_1_characters(bpe, counts):
     splitter = Bpe(bpe)
     nothing, everything = (splitter.sampler(p, set()) for p in (0, 1))
     for word in counts:
         assert nothing(word, Random(1)) == splitter.segment([word])
         assert "".join(everything(word, Random(1))).replace("@@", "") == word
         assert len(everything(word, Random(1))) == len(word)
+    # words that hold a marker have no random segmentation
     assert nothing("a</w>b", Random(1)) == nothing("x@@", Random(1)) == []
 
 
 @pytest.mark.parametrize(("threshold", "several"), [(0, 20), (60, 6)])
 def test_dropout_has_the_distribution_of_subword_nmt(bpe, counts, threshold, several):
-    """With prep.vocab_threshold, too: the merges to rarer subwords are undone."""
-    import random as of_subword_nmt
-
+    """With prep.vocab_threshold the merges to rarer subwords are undone."""
     usual, allowed = Counter(), None
     for word, number in counts.items():
         usual.update(dict.fromkeys(Bpe(bpe).segment([word]), number))
     if threshold:
         allowed = {piece for piece, number in usual.items() if number >= threshold}
-    with open(bpe, encoding="utf-8") as stream:
-        theirs = BPE(stream, vocab=allowed)
+    theirs = reference_bpe(bpe, allowed)
     draw, random, many = Bpe(bpe, allowed).sampler(0.2, set()), Random(5), 6000
-    of_subword_nmt.seed(7)
+    random_of_subword_nmt.seed(7)
     ours = Counter(" ".join(draw("zwischen", random)) for _ in range(many))
     reference = Counter(
         " ".join(theirs.segment_tokens(["zwischen"], dropout=0.2)) for _ in range(many)
@@ -123,7 +119,7 @@ def segmentations(text):
 
 
 @pytest.mark.parametrize("alpha", [0, 0.3, 2])
-def test_unigram_probabilities_are_those_of_all_segmentations(alpha):
+def test_unigram_sampling_has_the_probabilities_of_all_segmentations(alpha):
     text = "▁abaabab"
     weights = {piece: alpha * score for piece, score in SCORES.items()}
     lattice = _lattice(text, weights, 3)
@@ -149,7 +145,9 @@ def test_unigram_probabilities_are_those_of_all_segmentations(alpha):
 
 
 @pytest.mark.parametrize(("kind", "strength"), [("unigram", 1000), ("bpe", 0)])
-def test_without_chance_both_models_give_their_usual_pieces(counts, tmp_path, kind, strength):
+def test_sentencepiece_samplers_without_randomness_give_the_usual_pieces(
+    counts, tmp_path, kind, strength
+):
     learn_sentencepiece(counts, 700, kind, tmp_path / "model")
     splitter = SentencePiece(tmp_path / "model")
     assert splitter.unigram == (kind == "unigram")
@@ -158,14 +156,14 @@ def test_without_chance_both_models_give_their_usual_pieces(counts, tmp_path, ki
     words = [word for word in counts if known.issuperset(splitter.segment([word]))]
     same = [draw(word, Random(1)) == splitter.segment([word]) for word in words]
     assert len(words) > 4000
-    assert all(same) if kind == "bpe" else sum(same) > 0.99 * len(same)  # ties
+    assert all(same) if kind == "bpe" else sum(same) > 0.99 * len(same)  # ties differ
     drawn = splitter.sampler(0.5, known)
     for word in words[:500]:
         assert splitter.join(drawn(word, Random(1))) == [word]
 
 
-def test_words_inside_a_sentence_without_spaces(tmp_path):
-    """A phrase that must occur does so without a space before it."""
+def test_encode_inside_adds_no_space_in_chinese(tmp_path):
+    """A phrase that must occur in a translation follows the text before it without a space."""
     sentences = ["红色自行车很快", "我有红色的车", "警告他", "他很快", "自行车"]
     learn_sentencepiece(Counter(sentences * 20), 40, "unigram", tmp_path / "model")
     splitter, choices = SentencePiece(tmp_path / "model"), PrepSettings()
@@ -179,6 +177,6 @@ def test_words_inside_a_sentence_without_spaces(tmp_path):
     assert english.encode_inside("车") == english.encode("车")
 
 
-def test_whole_words_cannot_be_drawn():
+def test_sampling_whole_words_is_refused():
     with pytest.raises(ConfigError, match="not split into subwords"):
         Splitter().sampler(0.1, set())

@@ -1,7 +1,5 @@
-"""BPE: the same merges and segmentations as subword-nmt, and a way back for every word."""
+"""BPE: merges and segmentations equal subword-nmt's, and every word comes back."""
 
-import contextlib
-import io
 import random
 from collections import Counter
 
@@ -14,6 +12,7 @@ from nmtkit.errors import DataError
 from nmtkit.text.bpe import Bpe, learn_bpe
 from nmtkit.text.splitter import LONG_WORD
 from tests.prep.real import lines
+from tests.text.reference_bpe import pieces_of, reference_bpe, reference_codes, word_counts
 
 WORD = st.text(
     st.one_of(st.sampled_from("abcabcö@"), st.characters(exclude_categories=["Cs", "Z", "Cc"])),
@@ -22,114 +21,50 @@ WORD = st.text(
 )
 
 
-def count(text):
-    return Counter(word for line in text for word in line.split(" ") if word)
-
-
 def learn(counts, merges, path):
     return learn_bpe([*counts], [*counts.values()], merges, path)
 
 
-def reference_codes(counts, merges):
-    """What subword-nmt writes."""
-    from subword_nmt.learn_bpe import learn_bpe as reference
-
-    out = io.StringIO()
-    with contextlib.redirect_stderr(io.StringIO()):
-        reference(
-            [f"{word} {number}" for word, number in counts.items()], out, merges, is_dict=True
-        )
-    return out.getvalue()
-
-
-def reference_bpe(codes, vocabulary=None):
-    from subword_nmt.apply_bpe import BPE
-
-    with open(codes, encoding="utf-8", newline="\n") as stream:
-        return BPE(stream, vocab=vocabulary)
-
-
-def test_subword_nmt_reference_data(shared, tmp_path):
+def test_merges_and_segmentation_equal_subword_nmts_own_test_data(shared, tmp_path):
     folder = shared / "data/subword_nmt_test"
     text = lines(folder / "corpus.en")
-    learn(count(text), 1000, tmp_path / "codes")
-    assert Bpe(tmp_path / "codes").merges == 1000
+    learn(word_counts(text), 1000, tmp_path / "codes")
     assert (tmp_path / "codes").read_bytes() == (folder / "bpe.ref").read_bytes()
     bpe = Bpe(tmp_path / "codes")
+    assert bpe.merges == 1000
     segmented = [bpe.segment(line.split()) for line in text]
-    assert [" ".join(line) for line in segmented] == [
-        line.strip() for line in lines(folder / "corpus.bpe.ref.en")
-    ]
+    recorded = lines(folder / "corpus.bpe.ref.en")
+    assert [" ".join(line) for line in segmented] == [line.strip() for line in recorded]
     assert [bpe.join(line) for line in segmented] == [line.split() for line in text]
 
 
-def multi30k_words(shared):
+def test_learning_on_real_text_equals_subword_nmt_and_returns_its_segmentation(shared, tmp_path):
     folder = shared / "data/multi30k/tok"
     files = [lines(folder / f"train.lc.norm.tok.{lang}")[:6000] for lang in ("en", "de")]
-    return count([line for text in files for line in text])
-
-
-def test_joint_learning_equals_subword_nmt_through_all_its_pruning(shared, tmp_path):
-    counts = multi30k_words(shared)
-    learn(counts, 1500, tmp_path / "codes")
-    assert Bpe(tmp_path / "codes").merges == 1500
-    assert (tmp_path / "codes").read_text("utf-8") == reference_codes(counts, 1500)
-
-
-MADE_UP = st.dictionaries(
-    st.text("aabbcd", min_size=1, max_size=9), st.integers(1, 9), min_size=1, max_size=30
-)
-
-
-@settings(deadline=None, max_examples=150)
-@given(MADE_UP, st.integers(1, 300))
-def test_learning_equals_subword_nmt_on_made_up_words(tmp_path_factory, counts, merges):
-    """Few letters: repeated letters, pairs that follow each other, and many ties. The order of the
-    words does not matter.
-    """
-    path = tmp_path_factory.mktemp("codes") / "codes"
-    ordered = dict(sorted(counts.items(), reverse=True))
-    if all(len(word) == 1 for word in counts):
-        with pytest.raises(DataError):
-            learn(ordered, merges, path)
-        return
-    learnt = learn(ordered, merges, path)
-    text, bpe = path.read_text("utf-8"), Bpe(path)
-    assert text == reference_codes(counts, merges)
-    assert bpe.merges == text.count("\n") - 1
-    assert words_of(learnt) == [bpe.segment([word]) for word in ordered]
-
-
-def words_of(segmented):
-    pieces = iter(segmented.flat.tolist())
-    return [
-        [segmented.pieces[next(pieces)] for _ in range(length)]
-        for length in segmented.lengths.tolist()
-    ]
-
-
-def test_learning_leaves_real_words_as_segmented_with_its_merges(shared, tmp_path):
-    counts = multi30k_words(shared)
-    # What segmentation treats in a special way.
+    counts = word_counts(line for text in files for line in text)
+    codes = tmp_path / "codes"
+    learn(counts, 1500, codes)
+    assert codes.read_text("utf-8") == reference_codes(counts, 1500)
+    # words that segmentation treats in a special way
     counts.update({"a</w>b": 7, "</w>": 60, "x@@": 50, "@@": 60, "ein@@": 2, "€": 3})
-    learnt = learn(counts, 3000, tmp_path / "codes")
-    bpe = Bpe(tmp_path / "codes")
-    assert words_of(learnt) == [bpe.segment([word]) for word in counts]
+    learnt = learn(counts, 3000, codes)
+    bpe = Bpe(codes)
+    segmented = [bpe.segment([word]) for word in counts]
+    assert pieces_of(learnt) == segmented
     pieces = Counter()
-    for word, number in counts.items():
-        for piece in bpe.segment([word]):
+    for number, word in zip(counts.values(), segmented, strict=True):
+        for piece in word:
             pieces[piece] += number
-    assert learnt.counts(np.array(list(counts.values()))) == pieces
+    assert learnt.counts(np.array([*counts.values()])) == pieces
     allowed = {piece for piece, number in pieces.items() if number >= 10}
-    narrow = Bpe(tmp_path / "codes", allowed)
-    words, without = list(counts), learnt.without(allowed)
-    changed = {number: narrow.segment([words[number]]) for number in without}
+    narrow, words = Bpe(codes, allowed), [*counts]
+    changed = {number: narrow.segment([words[number]]) for number in learnt.without(allowed)}
     assert 300 < len(changed) < len(counts)
-    for word, segmented in zip(counts, words_of(learnt.changed(changed)), strict=True):
+    for word, segmented in zip(words, pieces_of(learnt.changed(changed)), strict=True):
         assert segmented == narrow.segment([word]) or word.endswith("@@")
 
 
-def test_fewer_merges_than_asked_and_none_at_all(tmp_path):
+def test_learning_stops_when_no_pair_occurs_twice_and_refuses_text_without_pairs(tmp_path):
     learn({"aba": 5, "x": 9}, 100, tmp_path / "codes")
     assert Bpe(tmp_path / "codes").merges == 2
     learn({"ab": 1}, 100, tmp_path / "none")
@@ -146,23 +81,22 @@ def test_learning_prints_nothing(tmp_path, capfd):
     assert capfd.readouterr() == ("", "")
 
 
+def random_words(seed, count, longest):
+    draw = random.Random(seed)
+    return ["".join(draw.choices("abcö@", k=draw.randint(1, longest))) for _ in range(count)]
+
+
 @pytest.fixture(scope="module")
 def codes(tmp_path_factory):
-    generator = random.Random(5)
-    words = {
-        "".join(
-            generator.choice("abcö@") for _ in range(generator.randint(2, 9))
-        ): generator.randint(1, 50)
-        for _ in range(400)
-    }
+    counts = {word: place % 50 + 1 for place, word in enumerate(random_words(5, 400, 9))}
     path = tmp_path_factory.mktemp("codes") / "codes"
-    learn({**words, "x@@": 40, "@@": 60}, 200, path)
+    learn(counts | {"x@@": 40, "@@": 60}, 200, path)
     return path
 
 
 @settings(deadline=None, max_examples=300)
 @given(st.lists(WORD, max_size=6))
-def test_every_word_comes_back_and_equals_subword_nmt(codes, words):
+def test_every_word_is_split_as_by_subword_nmt_and_comes_back(codes, words):
     bpe, reference = Bpe(codes), reference_bpe(codes)
     pieces = bpe.segment(words)
     assert bpe.join(pieces) == words
@@ -172,23 +106,16 @@ def test_every_word_comes_back_and_equals_subword_nmt(codes, words):
             assert bpe.segment([word]) == expected
 
 
-def test_words_ending_in_the_joiner_are_not_read_as_joined(codes):
-    words = ["@@", "next"]
-    # What goes wrong in subword-nmt.
-    bpe = Bpe(codes)
-    assert bpe.join(reference_bpe(codes).segment_tokens(words)) != words
+def test_word_that_ends_in_the_joiner_is_not_joined_to_the_next(codes):
+    words, bpe = ["@@", "next"], Bpe(codes)
+    assert bpe.join(reference_bpe(codes).segment_tokens(words)) != words  # subword-nmt's fault
     assert bpe.join(bpe.segment(words)) == words
 
 
 def test_vocabulary_filter_equals_subword_nmt(codes):
-    generator = random.Random(7)
-    words = [
-        "".join(generator.choice("abcö@") for _ in range(generator.randint(1, 30)))
-        for _ in range(1500)
-    ]
-    seen = Counter(reference_bpe(codes).segment_tokens(words))
+    words, plain = random_words(7, 1500, 30), reference_bpe(codes)
+    seen = Counter(plain.segment_tokens(words))
     vocabulary = {piece for piece, number in seen.items() if number >= 8}
-    plain = reference_bpe(codes)
     reference, bpe = reference_bpe(codes, vocabulary), Bpe(codes, vocabulary)
     changed = 0
     for word in words:
@@ -200,22 +127,21 @@ def test_vocabulary_filter_equals_subword_nmt(codes):
     assert changed > 50
 
 
-def test_a_word_of_a_hundred_thousand_letters(codes):
-    generator = random.Random(9)
-    word = "".join(generator.choice("abc") for _ in range(100_000))
+def test_word_of_a_hundred_thousand_letters_comes_back(codes):
+    word = "".join(random.Random(9).choices("abc", k=100_000))
     bpe = Bpe(codes)
     assert bpe.join(bpe.segment([word])) == [word]
-    same_as_subword_nmt(codes, word[: LONG_WORD + 1])
+    assert_same_as_subword_nmt(codes, word[: LONG_WORD + 1])
 
 
-def test_join_drops_a_dangling_joiner_and_keeps_the_rest(codes):
-    join = Bpe(codes).join
-    assert join(["a@@", "b", "c@@"]) == ["ab", "c"]
-    assert join(["@@"]) == []
-    assert join([]) == []
+@pytest.mark.parametrize(
+    ("pieces", "words"), [(["a@@", "b", "c@@"], ["ab", "c"]), (["@@"], []), ([], [])]
+)
+def test_join_drops_a_joiner_at_the_end(codes, pieces, words):
+    assert Bpe(codes).join(pieces) == words
 
 
-def test_a_missing_or_broken_codes_file_is_refused(tmp_path):
+def test_missing_or_broken_codes_file_is_refused(tmp_path):
     with pytest.raises(DataError, match="no such file"):
         Bpe(tmp_path / "none")
     for line in ("a b c", "a", "", "a ", " b"):
@@ -230,32 +156,31 @@ def write_codes(path, *merges, version="#version: 0.2\n"):
     return path
 
 
-def same_as_subword_nmt(codes, *words):
+def assert_same_as_subword_nmt(codes, *words):
     for word in words:
         assert Bpe(codes).segment([word]) == reference_bpe(codes).segment_tokens([word])
 
 
 @pytest.mark.parametrize("number", ["", "0.1", "0.1.0", "0.2", "0.2.0"])
-def test_codes_of_every_version(tmp_path, number):
-    """In version 0.1 the end of a word is a symbol of its own."""
+def test_codes_files_of_every_version_are_read(tmp_path, number):
+    """In version 0.1 the end of a word is a separate symbol."""
     merges = ("a b", "c </w>", "ab c</w>", "b c</w>")
     version = f"#version: {number}\n" if number else ""
     codes = write_codes(tmp_path / "codes", *merges, version=version)
-    same_as_subword_nmt(codes, "abc", "bc", "c", "ab", "cab")
+    assert_same_as_subword_nmt(codes, "abc", "bc", "c", "ab", "cab")
 
 
-def test_codes_with_line_separators_are_read_line_by_line(tmp_path):
-    learn({"a\u200bb": 4, "c\u00adc": 4}, 10, tmp_path / "codes")
+def test_codes_lines_end_at_line_feeds_only(tmp_path):
     odd = write_codes(tmp_path / "odd", "a \u2028</w>", "b \x85</w>")
     assert Bpe(odd).segment(["b\x85"]) == ["b\x85"]
 
 
-def test_codes_given_twice_count_where_they_come_first(tmp_path):
+def test_repeated_merge_has_the_rank_of_its_first_line(tmp_path):
     codes = write_codes(tmp_path / "codes", *["a b"] * 5, "b c</w>", "ab c</w>")
-    same_as_subword_nmt(codes, "abc", "bc", "ab", "ababc")
+    assert_same_as_subword_nmt(codes, "abc", "bc", "ab", "ababc")
 
 
-def test_all_occurrences_of_a_pair_are_merged_before_the_next(tmp_path):
+def test_all_occurrences_of_a_pair_are_merged_before_the_next_pair(tmp_path):
     codes = write_codes(tmp_path / "codes", "b c", "abc a", "a bc")
-    same_as_subword_nmt(codes, "abcabcx")
+    assert_same_as_subword_nmt(codes, "abcabcx")
     assert Bpe(codes).segment(["abcabcx"]) == ["abc@@", "abc@@", "x"]

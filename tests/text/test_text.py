@@ -1,14 +1,13 @@
-"""The path of a side: raw line to subwords and back, the same from settings, from files and in a
-worker process.
-"""
+"""`TextSide`: a raw line becomes subwords and comes back, from settings or from the files of a run."""
 
+import shutil
 import time
 from collections import Counter
-from types import SimpleNamespace
 
 import pytest
 
 from nmtkit.errors import DataError
+from nmtkit.settings import PrepSettings
 from nmtkit.text.bpe import Bpe, learn_bpe
 from nmtkit.text.side import TextSide
 from nmtkit.text.truecase import learn_truecaser
@@ -18,6 +17,12 @@ from tests.prep.real import lines
 from tests.text.evidence import evidence
 
 DEFAULTS = {"normalize": True, "aggressive_hyphens": False, "escape": True, "lowercase": False}
+
+
+def english(**settings):
+    return TextSide("en", PrepSettings(**DEFAULTS | settings))
+
+
 TEXT = [
     "The tall engineer looks up the number, doesn't he?",
     "An engineer's number (of 3,000.50) is known.",
@@ -26,45 +31,41 @@ TEXT = [
 ] * 3
 
 
+def write_manifest(folder, vocab_threshold=0):
+    settings = {**DEFAULTS, "vocab_threshold": vocab_threshold}
+    write_json(folder / "manifest.json", {"src": "en", "tgt": "zh", "settings": settings})
+
+
 @pytest.fixture(scope="module")
 def prep(tmp_path_factory):
-    """A prep folder as the pipeline writes it, for en -> de with a joint code, and zh without
-    anything.
-    """
+    """Return a prep folder for en -> zh with a truecaser and merges of the English `TEXT`."""
     folder = tmp_path_factory.mktemp("prep")
-    plain = TextSide("en", SimpleNamespace(**DEFAULTS))
+    plain = english()
     counts = Counter(word for line in TEXT for word in evidence(plain.tokens(line)))
-    truecaser = learn_truecaser(counts, folder / "truecase.en")
-    side = TextSide("en", SimpleNamespace(**DEFAULTS), truecaser)
+    side = TextSide("en", PrepSettings(), learn_truecaser(counts, folder / "truecase.en"))
     counts = Counter(token for line in TEXT for token in side.tokens(line))
     learn_bpe([*counts], [*counts.values()], 25, folder / "codes.bpe")
-    pieces = [
-        piece for line in TEXT for piece in Bpe(folder / "codes.bpe").segment(side.tokens(line))
-    ]
-    (folder / "bpe-vocab.src.txt").write_text(
-        "".join(f"{piece} {pieces.count(piece)}\n" for piece in dict.fromkeys(pieces)),
-        encoding="utf-8",
-    )
-    write_json(
-        folder / "manifest.json",
-        {"src": "en", "tgt": "zh", "settings": {**DEFAULTS, "vocab_threshold": 0}},
-    )
+    bpe = Bpe(folder / "codes.bpe")
+    pieces = Counter(piece for line in TEXT for piece in bpe.segment(side.tokens(line)))
+    listed = "".join(f"{piece} {count}\n" for piece, count in pieces.items())
+    (folder / "bpe-vocab.src.txt").write_text(listed, "utf-8")
+    write_manifest(folder)
     return folder
 
 
-def test_there_and_back(prep):
+def test_text_comes_back_and_is_truecased_by_the_learnt_model(prep):
     side = TextSide.load(prep, "src")
     for line in TEXT:
         subwords = side.encode(line)
         assert any(piece.endswith("@@") for piece in subwords)
         assert side.decode(subwords) == line
         assert side.surface(subwords) == " ".join(side.tokens(line))
-    assert side.tokens(TEXT[1])[0] == "An"  # never seen inside a sentence: as it stands
+    assert side.tokens(TEXT[1])[0] == "An"  # never seen inside a sentence: unchanged
     tokens = "the tall engineer looks up the number , doesn &apos;t he ?"
     assert " ".join(side.tokens(TEXT[0])) == tokens
 
 
-def test_words_inside_a_sentence_keep_their_case(prep):
+def test_encode_inside_keeps_the_case_of_known_words(prep):
     side = TextSide.load(prep, "src")
     assert side.encode_inside("the number") == side.encode("the number")
     assert side.tokens("The number")[0] == "the"
@@ -75,34 +76,32 @@ def test_words_inside_a_sentence_keep_their_case(prep):
     assert joins == [True, False] and not TextSide.load(prep, "tgt").splitter.joins_next("a")
 
 
+QUOTED = "A well-known “R&D”\tteam"
+
+
 @pytest.mark.parametrize(
-    ("changed", "line", "tokens"),
+    ("settings", "line", "tokens"),
     [
-        (
-            {"normalize": False, "escape": False},
-            "A well-known “R&D”\tteam",
-            "A well-known “ R & D ” team",
-        ),
+        ({"normalize": False, "escape": False}, QUOTED, "A well-known “ R & D ” team"),
         (
             {"aggressive_hyphens": True},
-            "A well-known “R&D”\tteam",
+            QUOTED,
             "A well @-@ known &quot; R &amp; D &quot; team",
         ),
-        # Not `ends. another`.
+        # lowercased after tokenization: Moses would leave `ends. another`
         ({"lowercase": True}, "It ends. Another begins.", "it ends . another begins ."),
     ],
 )
-def test_settings_switch_each_step(changed, line, tokens):
-    side = TextSide("en", SimpleNamespace(**{**DEFAULTS, **changed}))
-    assert " ".join(side.tokens(line)) == tokens
+def test_each_setting_switches_its_step(settings, line, tokens):
+    assert " ".join(english(**settings).tokens(line)) == tokens
 
 
-def test_without_a_truecaser_nothing_is_uppercased_on_the_way_back():
-    lower = TextSide("en", SimpleNamespace(**{**DEFAULTS, "lowercase": True}))
+def test_lowercased_text_gets_no_capitals_when_decoded():
+    lower = english(lowercase=True)
     assert lower.decode(lower.encode("Hello, World!")) == "hello, world!"
 
 
-def test_empty_lines_stay_empty(prep):
+def test_blank_lines_have_no_subwords(prep):
     for which in ("src", "tgt"):
         side = TextSide.load(prep, which)
         for line in ("", " ", "\ufeff", "\u2028\t", "\u00a0", "\u3000"):
@@ -111,59 +110,48 @@ def test_empty_lines_stay_empty(prep):
         assert side.surface([]) == ""
 
 
-def test_threshold_filters_the_vocabulary(prep):
-    path, values = prep / "manifest.json", (prep / "manifest.json").read_text()
-    plain = TextSide.load(prep, "src")
-    path.write_text(values.replace('"vocab_threshold": 0', '"vocab_threshold": 6'))
-    try:
-        filtered = TextSide.load(prep, "src")
-    finally:
-        path.write_text(values)
+def test_vocab_threshold_undoes_merges_to_rare_subwords(prep, tmp_path):
+    shutil.copytree(prep, tmp_path, dirs_exist_ok=True)
+    write_manifest(tmp_path, vocab_threshold=6)
+    plain, filtered = (TextSide.load(folder, "src") for folder in (prep, tmp_path))
     counts = dict(line.split() for line in lines(prep / "bpe-vocab.src.txt"))
     allowed = {piece for piece, count in counts.items() if int(count) >= 6}
-    cut = [piece for line in TEXT for piece in filtered.encode(line)]
-    assert {piece for piece in cut if len(piece.removesuffix("@@")) > 1} <= allowed
-    assert cut != [piece for line in TEXT for piece in plain.encode(line)]
-    assert [filtered.decode(filtered.encode(line)) for line in TEXT] == TEXT
+    encoded = [filtered.encode(line) for line in TEXT]
+    pieces = {piece for line in encoded for piece in line if len(piece.removesuffix("@@")) > 1}
+    assert pieces <= allowed
+    assert encoded != [plain.encode(line) for line in TEXT]
+    assert [filtered.decode(line) for line in encoded] == TEXT
 
 
-def test_control_symbols_in_the_text_are_text(prep):
+def test_special_symbols_in_the_text_are_text(prep):
     for escape in (True, False):
-        side = TextSide(
-            "en", SimpleNamespace(**{**DEFAULTS, "escape": escape}), None, Bpe(prep / "codes.bpe")
-        )
+        side = TextSide("en", PrepSettings(escape=escape), None, Bpe(prep / "codes.bpe"))
         subwords = side.encode("a <pad> </s> <unk> @@ b@@ c")
         assert not {*SPECIALS} & {*subwords, *side.tokens("a <pad> </s> <unk>")}
         assert side.surface(subwords).endswith("@ @ b @ @ c")
 
 
-def test_separate_codes_win_over_joint_ones(prep, tmp_path):
-    for name in ("manifest.json", "codes.bpe"):
-        (tmp_path / name).write_bytes((prep / name).read_bytes())
+def test_codes_of_a_side_win_over_joint_codes(prep, tmp_path):
+    shutil.copytree(prep, tmp_path, dirs_exist_ok=True)
     (tmp_path / "codes.src.bpe").write_text("#version: 0.2\n", encoding="utf-8")
     assert TextSide.load(tmp_path, "src").encode("tall") == ["t@@", "a@@", "l@@", "l"]
 
 
-def test_damaged_folders_are_refused(prep, tmp_path):
+def test_damaged_prep_folder_is_refused(prep, tmp_path):
     with pytest.raises(DataError, match="no such file"):
         TextSide.load(tmp_path, "src")
     (tmp_path / "manifest.json").write_text('{"src": "en"}')
     with pytest.raises(DataError, match="damaged: 'tgt' is missing"):
         TextSide.load(tmp_path, "src")
-    write_json(
-        tmp_path / "manifest.json",
-        {"src": "en", "tgt": "zh", "settings": {**DEFAULTS, "vocab_threshold": 2}},
-    )
-    (tmp_path / "codes.bpe").write_bytes((prep / "codes.bpe").read_bytes())
+    write_manifest(tmp_path, vocab_threshold=2)
+    shutil.copy(prep / "codes.bpe", tmp_path)
     (tmp_path / "bpe-vocab.src.txt").write_text("good 3\nbad\n")
     with pytest.raises(DataError, match="line 2"):
         TextSide.load(tmp_path, "src")
 
 
-def test_ordinary_text_round_trips(shared, prep):
-    """Multi30k: all but 2 of 1,014 lines come back exactly, and those differ in spaces around
-    quotes only.
-    """
+def test_real_text_comes_back_but_for_spaces_around_quotes(shared, prep):
+    """On Multi30k's dev set: 2 of 1,014 lines differ."""
     side = TextSide.load(prep, "src")
     text = lines(shared / "data/multi30k/raw/val.en.gz")
     back = [side.decode(side.encode(line)) for line in text]
@@ -172,10 +160,10 @@ def test_ordinary_text_round_trips(shared, prep):
     assert all(a.replace(" ", "").casefold() == b.replace(" ", "").casefold() for a, b in differ)
 
 
-def test_a_hundred_thousand_tokens(prep):
-    side, line = TextSide.load(prep, "src"), "The engineer's number, well-known @@ &apos; "
+def test_line_of_a_hundred_thousand_tokens_comes_back(prep):
     start = time.perf_counter()
-    subwords = side.encode(line * 17_000)
+    side = TextSide.load(prep, "src")
+    subwords = side.encode("The engineer's number, well-known @@ &apos; " * 17_000)
     assert len(side.surface(subwords).split()) > 100_000
     assert side.decode(subwords).count("engineer's number") == 17_000
-    assert time.perf_counter() - start < 20
+    assert time.perf_counter() - start < 20  # in quadratic time it would take many minutes

@@ -1,5 +1,5 @@
-"""Truecasing: the model, truecasing and its way back equal sacremoses' on real text, and the
-recorded IWSLT 2015 files.
+"""Truecasing: the model, truecasing and detruecasing equal sacremoses', and the recorded IWSLT 2015
+files.
 """
 
 from collections import Counter
@@ -7,6 +7,7 @@ from collections import Counter
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sacremoses import MosesDetruecaser, MosesTruecaser
 
 from nmtkit.errors import DataError
 from nmtkit.text.moses import Moses
@@ -18,16 +19,14 @@ VOCABULARY = "the The THE House house . : ! &quot; ( [ ' 12 - ß Über über A1"
 TOKENS = st.lists(st.sampled_from(VOCABULARY.split()), max_size=12)
 
 
-def ours(sentences, path):
+def learn(sentences, path):
     counts = Counter(word for tokens in sentences for word in evidence(tokens))
     learnt, read = learn_truecaser(counts, path), Truecaser.load(path)
     assert (learnt.best, learnt.known) == (read.best, read.known)
     return path.read_bytes()
 
 
-def theirs(sentences, path):
-    from sacremoses import MosesTruecaser
-
+def learn_by_sacremoses(sentences, path):
     MosesTruecaser().train(sentences, save_to=str(path))
     return path.read_bytes()
 
@@ -40,16 +39,14 @@ def news(shared):
     ]
 
 
-def test_model_is_sacremoses_byte_for_byte_on_real_text(news, tmp_path):
-    model = ours(news, tmp_path / "a")
-    assert model == theirs(news, tmp_path / "b")
+def test_model_of_real_text_equals_that_of_sacremoses(news, tmp_path):
+    model = learn(news, tmp_path / "a")
+    assert model == learn_by_sacremoses(news, tmp_path / "b")
     assert model.count(b"\n") > 8000
 
 
 def test_truecasing_equals_sacremoses_on_real_text(news, shared, tmp_path):
-    from sacremoses import MosesDetruecaser, MosesTruecaser
-
-    ours(news, tmp_path / "model")
+    learn(news, tmp_path / "model")
     truecaser = Truecaser.load(tmp_path / "model")
     reference = MosesTruecaser(str(tmp_path / "model"))
     moses, changed = Moses("en"), 0
@@ -64,20 +61,16 @@ def test_truecasing_equals_sacremoses_on_real_text(news, shared, tmp_path):
 
 @settings(deadline=None, max_examples=200)
 @given(st.lists(TOKENS, max_size=6), TOKENS)
-def test_equals_sacremoses_on_made_up_text(tmp_path_factory, sentences, line):
-    from sacremoses import MosesTruecaser
-
+def test_model_and_truecasing_of_generated_text_equal_sacremoses(tmp_path_factory, sentences, line):
     folder = tmp_path_factory.mktemp("model")
-    assert ours(sentences, folder / "a") == theirs(sentences, folder / "b")
+    assert learn(sentences, folder / "a") == learn_by_sacremoses(sentences, folder / "b")
     cased = Truecaser.load(folder / "a").truecase(line)
     assert cased == MosesTruecaser(str(folder / "a")).truecase(" ".join(line), use_known=True)
 
 
 @pytest.mark.parametrize("part", ["dev2010", "tst2010", "tst2011", "tst2012", "tst2013"])
-def test_iwslt15_as_recorded(shared, tmp_path, part):
-    """*.tc.en = normalised, tokenized with -a, truecased with the recorded model: not one line
-    differs.
-    """
+def test_iwslt15_equals_the_recorded_truecased_text(shared, tmp_path, part):
+    """*.tc.en is normalised, tokenized with -a, and truecased with the recorded model."""
     folder = shared / "data/iwslt15_zhen"
     model = tmp_path / "model"
     model.write_text("\n".join(lines(folder / "truecase-model.en")) + "\n", encoding="utf-8")
@@ -89,12 +82,7 @@ def test_iwslt15_as_recorded(shared, tmp_path, part):
     assert result == lines(folder / f"IWSLT15.TED.{part}.tc.en")
 
 
-def test_what_is_at_a_sentence_start_is_not_evidence():
-    tokens = ["&quot;", "Never", "counted", ":", "(", "Nor", "this", "<b>", "12"]
-    assert evidence(tokens) == ["counted", "this", "12"]
-
-
-def test_words_keep_a_known_case_and_lose_an_unknown_one(tmp_path):
+def test_known_forms_keep_their_case_and_unknown_forms_get_the_usual_case(tmp_path):
     path = tmp_path / "model"
     path.write_text("region (5/8) Region (3)\nObama (4/4)\n", encoding="utf-8")
     truecaser = Truecaser.load(path)
@@ -110,13 +98,13 @@ def test_words_keep_a_known_case_and_lose_an_unknown_one(tmp_path):
     [("ეს", "ეს"), ("ßen", "Ssen"), ("ǆep", "ǅep"), ("ŉdag", "ʼNdag"), ("ﬁne", "Fine")]
     + [("ise", "Ise"), ("", "")],
 )
-def test_a_first_letter_is_titlecased_as_perls_ucfirst_does(word, first):
+def test_detruecasing_titlecases_the_first_letter_as_perls_ucfirst(word, first):
     """Capitals of Georgian are for headlines, not for the start of a sentence."""
     assert detruecase([word, word]) == [first, word]
 
 
 @pytest.mark.parametrize("text", ["word\n", "word 3\n", "word (3/3) other\n"])
-def test_a_file_that_is_no_model_is_refused(tmp_path, text):
+def test_missing_or_malformed_truecase_model_is_refused(tmp_path, text):
     path = tmp_path / "model"
     path.write_text("good (1/1)\n" + text, encoding="utf-8")
     with pytest.raises(DataError, match="line 2"):
@@ -125,9 +113,9 @@ def test_a_file_that_is_no_model_is_refused(tmp_path, text):
         Truecaser.load(tmp_path / "none")
 
 
-def test_where_sentences_start():
-    """Checked by hand against truecase.perl's rules: after . : ? !, and past brackets and quotes
-    that come first.
+def test_sentences_start_after_end_marks_and_include_opening_quotes():
+    """By hand, from the rules of truecase.perl: a sentence starts after . : ? ! and includes the
+    brackets and quotes before its first word.
     """
     tokens = ["(", '"', "Er", "(", "ging", ")", ".", "&quot;", "Ja", "?", "?", "Nein", "'", "gut"]
     starts = [token for token, first in zip(tokens, sentence_starts(tokens), strict=True) if first]

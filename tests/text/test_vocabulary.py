@@ -1,5 +1,5 @@
-"""The vocabulary: specials first, a stable order, and text that spells a special symbol is never
-one.
+"""The vocabulary: special symbols come first, the order is stable, and text never becomes a special
+symbol.
 """
 
 import pytest
@@ -9,7 +9,7 @@ from nmtkit.text.vocabulary import BOS, EOS, PAD, SPECIALS, UNK, Vocabulary, loa
 from tests.refused import refused
 
 
-def test_order_is_by_frequency_then_code_point():
+def test_tokens_are_ordered_by_frequency_then_code_point():
     vocabulary = Vocabulary.from_counts({"b": 2, "a": 2, "Z": 5, "rare": 1}, min_frequency=2)
     assert list(vocabulary) == [*SPECIALS, "Z", "a", "b"]
     assert "rare" not in vocabulary
@@ -18,13 +18,13 @@ def test_order_is_by_frequency_then_code_point():
     assert list(Vocabulary.from_counts(counts)) == list(Vocabulary.from_counts(turned))
 
 
-def test_round_trip_by_file(tmp_path):
+def test_saved_vocabulary_is_loaded_in_the_same_order(tmp_path):
     vocabulary = Vocabulary.from_counts({"ein": 3, "Hund@@": 2, "\u00a0x\u2028": 1, "é": 1})
     vocabulary.save(tmp_path / "vocab.txt")
     assert list(Vocabulary.load(tmp_path / "vocab.txt")) == list(vocabulary)
 
 
-def test_encode_and_decode():
+def test_encode_ends_with_eos_and_decode_stops_at_it():
     vocabulary = Vocabulary.from_counts({"ein": 3, "Hund": 2})
     assert vocabulary.encode(["ein", "Hund"]) == [4, 5, EOS]
     assert vocabulary.encode([]) == [EOS]
@@ -33,19 +33,19 @@ def test_encode_and_decode():
     assert vocabulary.decode([UNK, 4]) == ["<unk>", "ein"]
 
 
-def test_text_that_spells_a_special_symbol_is_unknown():
+def test_text_equal_to_a_special_symbol_is_unknown():
     vocabulary = Vocabulary.from_counts({"</s>": 10, "<pad>": 9, "ein": 1})
     assert list(vocabulary) == [*SPECIALS, "ein"]
     assert vocabulary.encode([*SPECIALS]) == [UNK, UNK, UNK, UNK, EOS]
 
 
 @pytest.mark.parametrize("text", ["", "a\nb\n", "<pad>\n<s>\n</s>\n<unk>\na\na\n"])
-def test_a_file_that_is_no_vocabulary(tmp_path, text):
+def test_malformed_vocabulary_file_is_refused(tmp_path, text):
     (tmp_path / "vocab.txt").write_text(text)
     assert "vocab.txt" in str(refused(DataError, None, Vocabulary.load, tmp_path / "vocab.txt"))
 
 
-def test_load_vocabularies(tmp_path):
+def test_sides_have_a_joint_vocabulary_or_two_files(tmp_path):
     one, two = Vocabulary.from_counts({"a": 1}), Vocabulary.from_counts({"b": 1})
     refused(DataError, "not prepared", load_vocabularies, tmp_path)
     one.save(tmp_path / "vocab.src.txt")
