@@ -1,5 +1,6 @@
 """Engines: processes, Dask, Ray and a user's Executor give the same bytes, also if a worker is lost."""
 
+import functools
 import json
 import logging
 import os
@@ -45,6 +46,12 @@ def own_text(tmp_path):
     return own_files(tmp_path, pairs(200, 4))
 
 
+@pytest.fixture
+def prepare_run(tmp_path, text):
+    """Return a function that prepares `text` in the folder "run" and returns the run."""
+    return functools.partial(prepare, tmp_path, text, "run", SETTINGS)
+
+
 # engines that a user could write
 
 
@@ -60,12 +67,14 @@ def fails(address, jobs):
     raise ValueError("no cluster\nhere")
 
 
-def test_executor_of_the_user_gives_the_same_corpus(tmp_path, text, expected):
+def test_executor_of_the_user_gives_the_same_corpus(prepare_run, expected):
     engine = "tests.prep.test_engines:threads"
-    assert contents(prepare(tmp_path, text, "run", SETTINGS, engine=engine)) == expected
+    assert contents(prepare_run(engine=engine)) == expected
 
 
-def test_corpus_is_the_same_after_a_local_worker_is_killed(tmp_path, text, monkeypatch, expected):
+def test_corpus_is_the_same_after_a_local_worker_is_killed(
+    prepare_run, tmp_path, monkeypatch, expected
+):
     marker = tmp_path / "killed"
 
     def clean_or_die(work, index, *others):
@@ -75,17 +84,16 @@ def test_corpus_is_the_same_after_a_local_worker_is_killed(tmp_path, text, monke
         return clean_shard(work, index, *others)
 
     replace_cleaning(monkeypatch, clean_or_die)
-    assert contents(prepare(tmp_path, text, "run", SETTINGS, jobs=2)) == expected
+    assert contents(prepare_run(jobs=2)) == expected
     assert marker.exists()
 
 
-def test_prep_stops_after_three_killed_workers_and_can_go_on(tmp_path, own_text, monkeypatch):
+def test_prep_stops_after_three_killed_workers_and_can_go_on(prepare_run, monkeypatch):
     replace_cleaning(monkeypatch, lambda *arguments: os.kill(os.getpid(), signal.SIGKILL))
     message = "killed 3 times in step clean"
-    call = prepare, tmp_path, own_text, "run", SETTINGS
-    assert "fewer --jobs" in refused(EnvironmentProblem, message, *call, jobs=2).hint
+    assert "fewer --jobs" in refused(EnvironmentProblem, message, prepare_run, jobs=2).hint
     monkeypatch.undo()
-    prepare(tmp_path, own_text, "run", SETTINGS, jobs=2)
+    prepare_run(jobs=2)
 
 
 def killer(folder, pids):
@@ -126,11 +134,11 @@ def children(word):
     ],
 )
 def test_corpus_is_the_same_after_a_worker_of_a_cluster_is_killed(
-    tmp_path, text, stderr, engine, package, worker, message, expected
+    prepare_run, tmp_path, stderr, engine, package, worker, message, expected
 ):
     pytest.importorskip(package)
     join = killer(tmp_path / "run" / "prep-work", children(worker))
-    run = prepare(tmp_path, text, "run", SETTINGS, jobs=2, engine=engine)
+    run = prepare_run(jobs=2, engine=engine)
     assert join() and contents(run) == expected
     assert message in stderr()
 
@@ -142,35 +150,36 @@ def blocks_interrupts():
     return bool(blocked >> (signal.SIGINT - 1) & 1)
 
 
-def test_dask_workers_ignore_ctrl_c():
-    """A worker would print its traceback; only this process reacts."""
-    pytest.importorskip("distributed")
-    if not Path("/proc/self/status").exists():
-        pytest.skip("needs /proc")
-    with engines.opened("dask", None, 1) as engine:
-        assert engine.executor.submit(blocks_interrupts).result()
-    assert not blocks_interrupts()
-
-
 def prints_warnings():
     """True if a worker of Dask in this process prints warnings."""
     handlers = logging.getLogger("distributed").handlers or [logging.lastResort]
     return any(handler.level <= logging.WARNING for handler in handlers)
 
 
-def test_dask_workers_print_nothing_when_prep_is_stopped():
-    """By default they warn of each task that is cancelled."""
-    pytest.importorskip("distributed")
-    with engines.opened("dask", None, 1) as engine:
-        assert not engine.executor.submit(prints_warnings).result()
+class TestDaskEngine:
+    @pytest.fixture(scope="class")
+    @classmethod
+    def dask(cls):
+        pytest.importorskip("distributed")
+        with engines.opened("dask", None, 1) as engine:
+            yield engine.executor
 
+    @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc")
+    def test_workers_ignore_ctrl_c(self, dask):
+        """A worker would print its traceback; only this process reacts."""
+        assert dask.submit(blocks_interrupts).result()
+        assert not blocks_interrupts()
 
-def test_dask_prints_nothing_when_its_scheduler_is_lost():
-    """By default it prints tracebacks before the error of prep."""
-    pytest.importorskip("distributed")
-    with engines.opened("dask", None, 1):
-        for name in ("distributed.client", "distributed.core", "tornado.application"):
-            assert not logging.getLogger(name).isEnabledFor(logging.ERROR)
+    def test_workers_print_no_warnings_when_prep_is_stopped(self, dask):
+        """By default they warn of each task that is cancelled."""
+        assert not dask.submit(prints_warnings).result()
+
+    @pytest.mark.parametrize(
+        "name", ["distributed.client", "distributed.core", "tornado.application"]
+    )
+    def test_this_process_prints_no_errors_when_the_scheduler_is_lost(self, dask, name):
+        """By default it prints tracebacks before the error of prep."""
+        assert not logging.getLogger(name).isEnabledFor(logging.ERROR)
 
 
 def local_cluster(workers, **options):
@@ -207,14 +216,14 @@ def test_ray_workers_have_the_priority_of_this_process():
         assert engine.executor.submit(os.nice, 0).result() == os.nice(0)
 
 
-def test_worker_with_another_version_of_nmtkit_is_refused(tmp_path, text, monkeypatch):
+def test_worker_with_another_version_of_nmtkit_is_refused(prepare_run, monkeypatch):
     """Its results could differ."""
     perform = tasks.perform
     monkeypatch.setattr(
         tasks, "perform", lambda work, task: perform(work, replace(task, version="0.0.1"))
     )
     with pytest.raises(EnvironmentProblem, match=f"does not have nmtkit .*: {nmtkit.__version__}"):
-        prepare(tmp_path, text, "run", SETTINGS)
+        prepare_run()
 
 
 def test_ray_does_not_replace_the_programs_sigterm_handler():
@@ -235,7 +244,7 @@ def test_ray_does_not_replace_the_programs_sigterm_handler():
 
 
 @pytest.mark.parametrize("content", ["raise ImportError('no')", "__version__ = '0.0.1'"])
-def test_dask_worker_without_this_nmtkit_is_refused(tmp_path, text, content):
+def test_dask_worker_without_this_nmtkit_is_refused(prepare_run, tmp_path, content):
     """A worker without nmtkit ends, and Dask's scheduler would wait for another one forever."""
     pytest.importorskip("distributed")
     other = tmp_path / "other/nmtkit/__init__.py"
@@ -251,9 +260,8 @@ def test_dask_worker_without_this_nmtkit_is_refused(tmp_path, text, content):
             cwd=tmp_path,
             stderr=subprocess.DEVNULL,
         )
-        call = prepare, tmp_path, text, "run", SETTINGS
         options = {"engine": "dask", "address": address}
-        caught = refused(EnvironmentProblem, "does not have nmtkit", *call, **options)
+        caught = refused(EnvironmentProblem, "does not have nmtkit", prepare_run, **options)
         worker.terminate()
         worker.wait()
     assert "start the workers again" in caught.hint
@@ -283,8 +291,10 @@ def test_worker_that_does_not_see_the_text_is_an_environment_error(tmp_path, own
         ({"address": "tcp://x:1"}, "the local engine has no address", "--engine"),
     ],
 )
-def test_wrong_engine_is_refused_before_anything_is_written(tmp_path, text, options, message, hint):
-    caught = refused(ConfigError, message, prepare, tmp_path, text, "run", SETTINGS, **options)
+def test_wrong_engine_is_refused_before_anything_is_written(
+    prepare_run, tmp_path, options, message, hint
+):
+    caught = refused(ConfigError, message, prepare_run, **options)
     assert hint in caught.hint
     assert not (tmp_path / "run").exists()
 
@@ -298,7 +308,7 @@ def test_wrong_engine_is_refused_before_anything_is_written(tmp_path, text, opti
     ],
 )
 def test_address_without_a_cluster_is_an_environment_error(
-    tmp_path, text, monkeypatch, engine, package, address, message
+    prepare_run, monkeypatch, engine, package, address, message
 ):
     pytest.importorskip(package)
     monkeypatch.setattr(engines, "CONNECT_SECONDS", 1)
@@ -306,12 +316,12 @@ def test_address_without_a_cluster_is_an_environment_error(
         free.bind(("127.0.0.1", 0))
         address = address.format(port=free.getsockname()[1])
     with pytest.raises(EnvironmentProblem, match=message) as caught:
-        prepare(tmp_path, text, "run", SETTINGS, engine=engine, address=address)
+        prepare_run(engine=engine, address=address)
     assert caught.value.where == f"--address {address}"
 
 
 @pytest.mark.parametrize("answer", [b"", b"SSH-2.0-OpenSSH_9.2p1 Debian\r\n"])
-def test_address_of_another_server_is_refused(tmp_path, text, monkeypatch, answer):
+def test_address_of_another_server_is_refused(prepare_run, tmp_path, monkeypatch, answer):
     """A silent server is waited for no longer than a missing one."""
     pytest.importorskip("distributed")
     monkeypatch.setattr(engines, "CONNECT_SECONDS", 1)
@@ -320,17 +330,17 @@ def test_address_of_another_server_is_refused(tmp_path, text, monkeypatch, answe
         accepted.add_done_callback(lambda done: done.result()[0].sendall(answer))
         address = f"tcp://127.0.0.1:{server.getsockname()[1]}"
         with pytest.raises(EnvironmentProblem, match="no Dask scheduler answers"):
-            prepare(tmp_path, text, "run", SETTINGS, engine="dask", address=address)
+            prepare_run(engine="dask", address=address)
     assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("content", ["A dog.", "[1]", "{}", '{"address": 7}'])
-def test_malformed_scheduler_file_is_refused(tmp_path, text, content):
+def test_malformed_scheduler_file_is_refused(prepare_run, tmp_path, content):
     pytest.importorskip("distributed")
     path = tmp_path / "scheduler.json"
     path.write_text(content, "utf-8")
     options = {"engine": "dask", "address": str(path)}
-    caught = refused(DataError, None, prepare, tmp_path, text, "run", SETTINGS, **options)
+    caught = refused(DataError, None, prepare_run, **options)
     assert caught.where == str(path) and "--scheduler-file" in caught.hint
 
 
@@ -342,32 +352,31 @@ def test_dask_scheduler_is_found_by_its_scheduler_file(tmp_path):
             assert engine.executor.submit(abs, -1).result() == 1
 
 
-def test_missing_scheduler_file_is_refused(tmp_path, text):
+def test_missing_scheduler_file_is_refused(prepare_run):
     pytest.importorskip("distributed")
     options = {"engine": "dask", "address": "scheduler.json"}
     message = "scheduler.json is no file"
-    caught = refused(ConfigError, message, prepare, tmp_path, text, "run", SETTINGS, **options)
+    caught = refused(ConfigError, message, prepare_run, **options)
     assert "tcp://HOST:PORT" in caught.hint
 
 
 @pytest.mark.parametrize(("engine", "module"), [("dask", "distributed"), ("ray", "ray")])
 def test_engine_that_is_not_installed_is_refused_with_the_install_command(
-    tmp_path, text, monkeypatch, engine, module
+    prepare_run, monkeypatch, engine, module
 ):
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(EnvironmentProblem, match=f"{module} is not installed") as caught:
-        prepare(tmp_path, text, "run", SETTINGS, engine=engine)
+        prepare_run(engine=engine)
     assert f"pip install -e '.[{engine}]'" in caught.value.hint
 
 
 def test_worker_that_does_not_see_the_work_folder_is_an_environment_error(
-    tmp_path, text, monkeypatch
+    prepare_run, tmp_path, monkeypatch
 ):
     def move_and_clean(work, *others):
         shutil.move(work / "work.json", tmp_path / "away")
         return clean_shard(work, *others)
 
     replace_cleaning(monkeypatch, move_and_clean)
-    call = prepare, tmp_path, text, "run", SETTINGS
-    caught = refused(EnvironmentProblem, "does not see the work folder", *call)
+    caught = refused(EnvironmentProblem, "does not see the work folder", prepare_run)
     assert "--work" in caught.hint and Path(tmp_path / "run" / "prep-work").exists()

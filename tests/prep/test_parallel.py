@@ -1,5 +1,5 @@
-"""The ordered map: order, bounded memory, errors as they were, and workers that don't outlive
-their parent.
+"""The ordered map keeps order, bounds its memory, and passes errors on; workers end with their
+parent.
 """
 
 import functools
@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -17,7 +18,7 @@ from nmtkit.parallel import cores, memory_bytes, one_ahead, ordered_map
 
 
 @pytest.mark.parametrize(
-    ("own", "limits", "expected"),
+    ("group", "limits", "expected"),
     [
         ("0::/\n", {"cpu.max": "max 100000", "memory.max": "max"}, (64, None)),
         ("0::/\n", {"cpu.max": "150000 100000", "memory.max": "4096"}, (2, 4096)),
@@ -26,9 +27,11 @@ from nmtkit.parallel import cores, memory_bytes, one_ahead, ordered_map
         ("4:memory:/x\n", {}, (64, None)),
     ],
 )
-def test_the_limits_of_a_container(tmp_path, monkeypatch, own, limits, expected):
+def test_cores_and_memory_are_those_of_the_container(
+    tmp_path, monkeypatch, group, limits, expected
+):
     machine = memory_bytes()
-    for name, limit in {"a/b/x": "", "own": own, **limits}.items():
+    for name, limit in {"a/b/x": "", "own": group, **limits}.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(limit)
     monkeypatch.setattr(parallel, "CGROUPS", tmp_path)
@@ -37,12 +40,8 @@ def test_the_limits_of_a_container(tmp_path, monkeypatch, own, limits, expected)
     assert (cores(), memory_bytes()) == (expected[0], expected[1] or machine)
 
 
-def upper():
-    return lambda chunk: [line.upper() for line in chunk]
-
-
 def slow_first():
-    """Early chunks take longest, so that later ones are ready before them."""
+    """Early chunks take longest, so that later chunks are ready before them."""
 
     def work(number):
         time.sleep(0.05 if number < 2 else 0)
@@ -74,20 +73,13 @@ def killed():
 
 
 @pytest.mark.parametrize("jobs", [1, 2, 3])
-def test_order_is_kept(jobs):
-    assert list(ordered_map(slow_first, range(50), jobs)) == [
-        number * number for number in range(50)
-    ]
-    text = [str(number).encode() * 3 for number in range(999)]
-    assert [
-        line
-        for part in ordered_map(upper, (text[i : i + 7] for i in range(0, 999, 7)), jobs)
-        for line in part
-    ] == text
+def test_results_come_in_order(jobs):
+    squares = [number * number for number in range(50)]
+    assert list(ordered_map(slow_first, range(50), jobs)) == squares
     assert list(ordered_map(slow_first, [], jobs)) == []
 
 
-def test_only_so_many_chunks_are_in_flight():
+def test_at_most_six_chunks_are_in_flight():
     taken = 0
 
     def chunks():
@@ -101,22 +93,19 @@ def test_only_so_many_chunks_are_in_flight():
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
-def test_an_error_comes_back_as_it_was(jobs):
+def test_error_of_a_worker_comes_after_the_results_before_it(jobs):
     seen = []
     with pytest.raises(DataError) as caught:
         for value in ordered_map(functools.partial(failing, 7), range(100), jobs):
             seen.append(value)
     assert seen == list(range(7))
-    assert (caught.value.message, caught.value.where, caught.value.hint) == (
-        "bad line",
-        "line 7",
-        "mend it",
-    )
+    error = caught.value
+    assert (error.message, error.where, error.hint) == ("bad line", "line 7", "mend it")
     with pytest.raises(DataError, match="no codes"):
         list(ordered_map(bad_start, range(3), jobs))
 
 
-def test_a_killed_worker_is_an_error_not_a_hang():
+def test_killed_worker_is_an_error():
     with pytest.raises(EnvironmentProblem, match="killed"):
         list(ordered_map(killed, range(100), 2))
 
@@ -157,43 +146,49 @@ def test_workers_end_with_their_parent(number):
         text=True,
         start_new_session=True,
     )
-    assert parent.stdout is not None and parent.stdout.readline() == "0\n"
+    assert parent.stdout.readline() == "0\n"
     workers = children(parent.pid)
     assert len(workers) == 2
-    (os.killpg if number == signal.SIGINT else os.kill)(
-        parent.pid, number
-    )  # Ctrl-C reaches the whole group
+    send = os.killpg if number == signal.SIGINT else os.kill  # Ctrl-C reaches the whole group
+    send(parent.pid, number)
     _, errors = parent.communicate(timeout=20)
     assert parent.returncode == -number
-    assert errors.count("Traceback") <= 1  # the parent's KeyboardInterrupt alone
+    assert errors.count("Traceback") <= 1  # the parent's KeyboardInterrupt
     deadline = time.monotonic() + 10
-    while any(
-        os.path.exists(f"/proc/{worker}/stat")
-        and " Z " not in open(f"/proc/{worker}/stat", encoding="ascii").read()
-        for worker in workers
-    ):
+    while any(map(is_running, workers)):
         assert time.monotonic() < deadline, "a worker outlived its parent"
         time.sleep(0.1)
 
 
-@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
-def test_one_ahead(error):
-    """An item comes when the next one is there; before an error all items come."""
+def is_running(pid):
+    try:
+        return " Z " not in Path(f"/proc/{pid}/stat").read_text("ascii")
+    except FileNotFoundError:
+        return False
+
+
+def items(made, stop, error):
+    """Yield 0 to 3, and raise the error before item `stop`."""
+    for number in range(4):
+        if number == stop:
+            raise error
+        made.append(number)
+        yield number
+
+
+def test_one_ahead_makes_the_next_item_before_it_yields():
     made = []
-
-    def items(stop: int):
-        for number in range(4):
-            if number == stop:
-                raise error
-            made.append(number)
-            yield number
-
-    assert [(item, len(made)) for item in one_ahead(items(9))] == [(0, 2), (1, 3), (2, 4), (3, 4)]
+    steps = [(item, len(made)) for item in one_ahead(items(made, 9, None))]
+    assert steps == [(0, 2), (1, 3), (2, 4), (3, 4)]
     assert list(one_ahead([])) == []
-    came = one_ahead(items(2))
-    assert [next(came), next(came)] == [0, 1]
+    closed = one_ahead(items(made, 9, None))
+    next(closed)
+    closed.close()
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_one_ahead_yields_all_items_before_an_error(error):
+    results = one_ahead(items([], 2, error))
+    assert [next(results), next(results)] == [0, 1]
     with pytest.raises(error):
-        next(came)
-    came = one_ahead(items(9))
-    next(came)
-    came.close()
+        next(results)

@@ -69,7 +69,7 @@ def test_corpus_and_counts_equal_the_slow_preparation(tmp_path, small_shards, va
         assert (run.prep / f"truecase.{lang}").exists() == truecased
     manifest = run.manifest()
     sizes = dict(zip(("src", "tgt"), map(len, vocabularies), strict=True))
-    assert manifest.vocabulary.model_dump() == {"shared": settings.joint_vocab, **sizes}
+    assert manifest.model_dump()["vocabulary"] == {"shared": settings.joint_vocab, **sizes}
     train, cleaning = manifest.sets[0], manifest.cleaning
     assert train.lines == len(expected) == cleaning.pairs_kept
     assert train.src_tokens == sum(len(src) - 1 for src, _ in expected)

@@ -1,31 +1,26 @@
-"""Outputs of the classical tools as others recorded them, through the whole path that a user's text
-takes: every line that differs is explained.
+"""Prepared text equals the outputs of the classical tools that others recorded; every line that
+differs is explained.
 
-The relations between the files of ../shared/data and where each is tested (further ones, of scores:
-tests/score/test_recorded.py):
+Recorded files in ../shared/data and their tests (scores: tests/score/test_recorded.py):
 
-- tokenizer.perl in six languages: test_moses.py::test_moses_own_regression_test
-- Multi30k's tok/ from raw/, in three languages: test_moses.py::test_multi30k_as_recorded; with
-  prep.lowercase, here
-- IWSLT14's tok/ from IWSLT16's XML, tokenizer alone: test_moses.py::test_iwslt14_as_recorded; XML
-  to BPE with `code`, here
-- IWSLT15's .tc.en: test_truecase.py::test_iwslt15_as_recorded; its .tc.zh: test_chinese.py; .zh,
-  .en and .doc from the XML, and the three references of TVsub: tests/corpora/test_readers.py
-- subword-nmt's own reference, merges and segmentation:
-  test_subwords.py::test_subword_nmt_reference_data
-- HAN's test set, IWSLT15's Vietnamese, compare-mt's detokenized outputs, here
+- tokenizer.perl in six languages, and Multi30k's tok/ from raw/ in three: test_moses.py
+- Multi30k's tok/ with prep.lowercase, IWSLT14's tok/ and BPE from IWSLT16's XML: here
+- IWSLT15's .tc.en: test_truecase.py; its .tc.zh: test_chinese.py; .zh, .en and .doc from the XML,
+  and the three references of TVsub: tests/corpora/test_readers.py
+- merges and segmentation of subword-nmt's test data: test_subwords.py
+- HAN's test set, IWSLT15's Vietnamese, compare-mt's detokenized outputs: here
 """
 
 import re
 import tarfile
 from collections import Counter
 from pathlib import PurePosixPath
-from types import SimpleNamespace
 
 import pytest
 
 from nmtkit.corpora import table
 from nmtkit.corpora.unpack import SetReader
+from nmtkit.settings import PrepSettings
 from nmtkit.text.bpe import Bpe
 from nmtkit.text.moses import Moses
 from nmtkit.text.side import TextSide
@@ -36,59 +31,61 @@ IWSLT15 = ("tst2010", "tst2011", "tst2012", "tst2013")
 
 
 def side(lang, **settings):
-    return TextSide(
-        lang,
-        SimpleNamespace(
-            **{"normalize": True, "aggressive_hyphens": False, "escape": True} | settings
-        ),
-    )
+    values = {"normalize": True, "aggressive_hyphens": False, "escape": True} | settings
+    return TextSide(lang, PrepSettings(**values))
 
 
-def test_iwslt14_from_xml_to_bpe(shared, tmp_path):
-    """Ten files, 6,750 lines a language, as `nmtkit prep iwslt14-deen` takes and makes them, but
-    for Moses' escapes.
-
-    The recipe took XML's entities for text (`&amp;` became `&amp; amp ;`): these lines differ, and
-    no other.
-    """
+@pytest.fixture(scope="module")
+def iwslt14_rows(shared):
+    """The five test sets of IWSLT14, as `nmtkit prep iwslt14-deen` reads them."""
     dataset = table.find("iwslt14-deen")
-    one = next(chosen for chosen in dataset.choose() if chosen.split == "test")
+    chosen = next(chosen for chosen in dataset.choose() if chosen.split == "test")
     xml = shared / "data/iwslt16_deen"
-    here = {
+    files = {
         file: {0: real(xml / PurePosixPath(file.member).name.replace("IWSLT14", "IWSLT16"))}
-        for file in one.files()
+        for file in chosen.files()
     }
-    rows = list(SetReader(one, dataset, here).rows())
+    rows = list(SetReader(chosen, dataset, files).rows())
     assert (len(rows), sum(starts for _, starts in rows)) == (6750, 57)
+    return [text for text, _ in rows]
+
+
+@pytest.mark.parametrize(("number", "lang", "entities"), [(0, "de", 3), (1, "en", 5)])
+def test_iwslt14_tokens_from_xml_equal_the_recorded_ones_but_for_entities(
+    shared, iwslt14_rows, number, lang, entities
+):
+    """The recorded script took XML's entities for text: `&amp;` became `&amp; amp ;`."""
+    folder = shared / "data/iwslt14_deen_tok/tok"
+    whole = lines(folder / f"test.{lang}")
+    parts = [lines(folder / f"IWSLT14.{part}.de-en.{lang}") for part in IWSLT14]
+    assert whole == [line for part in parts for line in part]
+    text = side(lang, normalize=False, lowercase=True)
+    ours = [text.tokenized(row[number].decode()) for row in iwslt14_rows]
+    differ = [(a, b) for a, b in zip(ours, whole, strict=True) if a != b]
+    assert len(differ) == entities
+    assert all(a == re.sub("&amp; (amp|gt|lt|quot) ;", r"&\1;", b) for a, b in differ)
+
+
+@pytest.mark.parametrize("lang", ["de", "en"])
+@pytest.mark.parametrize("part", ["test", "valid"])
+def test_iwslt14_subwords_equal_the_recorded_ones(shared, tmp_path, lang, part):
     folder = shared / "data/iwslt14_deen_tok"
-    (tmp_path / "codes").write_text(
-        "\n".join(lines(folder / "code")) + "\n", encoding="utf-8", newline="\n"
-    )
-    bpe = Bpe(tmp_path / "codes")
-    for number, (lang, entities) in enumerate((("de", 3), ("en", 5))):
-        whole = lines(folder / f"tok/test.{lang}")
-        assert whole == [
-            line for part in IWSLT14 for line in lines(folder / f"tok/IWSLT14.{part}.de-en.{lang}")
-        ]
-        ours = [
-            side(lang, normalize=False, lowercase=True).tokenized(row[0][number].decode())
-            for row in rows
-        ]
-        differ = [(a, b) for a, b in zip(ours, whole, strict=True) if a != b]
-        assert len(differ) == entities
-        assert all(a == re.sub("&amp; (amp|gt|lt|quot) ;", r"&\1;", b) for a, b in differ)
-        for part in ("test", "valid"):
-            text, pieces = (lines(folder / f"{kind}/{part}.{lang}") for kind in ("tok", "bpe10k"))
-            assert [" ".join(bpe.segment(line.split())) for line in text] == pieces
+    codes = tmp_path / "codes"
+    codes.write_text("\n".join(lines(folder / "code")) + "\n", "utf-8", newline="\n")
+    bpe = Bpe(codes)
+    text, pieces = (lines(folder / f"{kind}/{part}.{lang}") for kind in ("tok", "bpe10k"))
+    assert [" ".join(bpe.segment(line.split())) for line in text] == pieces
 
 
 @pytest.mark.parametrize(("lang", "ends", "inside"), [("en", 0, 3), ("de", 13, 65), ("fr", 42, 10)])
-def test_multi30k_in_lowercase(shared, lang, ends, inside):
+def test_multi30k_with_lowercase_differs_from_the_published_text_in_full_stops(
+    shared, lang, ends, inside
+):
     """tok/ was lowercased before it was tokenized, which hides where sentences begin: `spagat.
-    auf`; prep.lowercase lowercases the tokens.
+    auf`. prep.lowercase lowercases the tokens.
 
-    Counted over all 32,014 lines: last full stops after an abbreviation, which that time's scripts
-    left on its word, and full stops inside.
+    Differences in 32,014 lines: last full stops after an abbreviation, which the scripts of that
+    time left on its word, and full stops inside.
     """
     text, found = side(lang, lowercase=True), Counter()
     for raw, recorded in multi30k(shared / "data/multi30k", lang):
@@ -99,9 +96,9 @@ def test_multi30k_in_lowercase(shared, lang, ends, inside):
     assert (found["end"], found["inside"]) == (ends, inside)
 
 
-def test_test_sets_of_han_are_those_of_iwslt15_and_tvsub(shared):
-    """TED: the concatenated tst2010 to tst2013; in 11 lines the reference was made by a
-    tokenizer that left a last full stop after `U.S` on it.
+def test_test_sets_of_han_equal_those_of_iwslt15_and_tvsub(shared):
+    """TED is tst2010 to tst2013; in 11 lines of HAN's reference the tokenizer left a last full stop
+    on `U.S`.
     """
     ted, han = shared / "data/iwslt15_zhen", shared / "data/han_outputs"
     joined = {
@@ -118,47 +115,38 @@ def test_test_sets_of_han_are_those_of_iwslt15_and_tvsub(shared):
     )
 
 
-def test_tvsub_s_references_tokenized_again(shared):
-    """Published tokenized, hyphens apart, and in lowercase; prep makes them raw and tokenizes them
-    anew: three references of 1,154 lines.
+def test_tvsub_references_are_tokenized_as_published(shared):
+    """Published tokenized, hyphens apart, in lowercase: three references of 1,154 lines. Prep
+    detokenizes them and tokenizes them anew.
 
-    Moses would leave the full stop in `no problems. it` on its word for the small letter that
-    follows, in 462 lines; it is split here for want of capitals. Of the rest, stops: full stops
-    that the publisher's tokenizer left (`kids.great.`, `together. oh`); dialogue: hyphens where
-    another speaks, which come back glued (`-you`).
+    Differences in "stops": full stops that the publisher's tokenizer left (`kids.great.`,
+    `together. oh`); in "dialogue": hyphens of a second speaker, which come back glued (`-you`).
     """
-    subtitles, moses, found = (
-        side("en", lowercase=True, aggressive_hyphens=True),
-        Moses("en", normalize=False),
-        Counter(),
-    )
+    subtitles = side("en", lowercase=True, aggressive_hyphens=True)
+    moses, found = Moses("en", normalize=False), Counter()
     for number in (1, 2, 3):
         for published in lines(shared / f"data/han_outputs/sub_zh-en/test_tgt_{number}"):
             tokens = " ".join(published.split())
             ours = subtitles.tokenized(moses.detokenize(tokens.split()))
             if ours != tokens:
-                found[
-                    "stops" if ours.replace(" .", ".") == tokens.replace(" .", ".") else "dialogue"
-                ] += 1
-                assert ours.replace(" .", ".").replace("-", "@-@ ").replace(
-                    ".@", ". @"
-                ) == tokens.replace(" .", ".")
+                ours, tokens = (text.replace(" .", ".") for text in (ours, tokens))
+                found["stops" if ours == tokens else "dialogue"] += 1
+                assert ours.replace("-", "@-@ ").replace(".@", ". @") == tokens
     assert found == {"stops": 4, "dialogue": 10}
 
 
 @pytest.mark.parametrize(("lang", "ends", "commas", "marks"), [("en", 5, 0, 0), ("vi", 0, 1, 3)])
-def test_iwslt15_vietnamese_as_the_stanford_release_has_it(shared, lang, ends, commas, marks):
-    """1,553 lines of tst2012; a tokenizer before 2018 left a last full stop after `U.S`, and a
-    last comma after a number. It split combining marks from their letters.
+def test_iwslt15_vietnamese_equals_the_stanford_release(shared, lang, ends, commas, marks):
+    """1,553 lines of tst2012. The tokenizer of the release left a last full stop on `U.S` and a last
+    comma on a number, and split combining marks from their letters.
     """
     folder = shared / "data/iwslt15_envi"
     with tarfile.open(folder / "dev-2012-en-vi.tgz") as archive:
         member = next(one for one in archive if one.name.endswith(f"tst2012.{lang}"))
         recorded = archive.extractfile(member).read().decode().split("\n")[:-1]
     moses, found = Moses(lang, normalize=False), Counter()
-    for raw, tokens in zip(
-        segments(real(folder / f"IWSLT15.TED.tst2012.en-vi.{lang}.xml")), recorded, strict=True
-    ):
+    text = segments(real(folder / f"IWSLT15.TED.tst2012.en-vi.{lang}.xml"))
+    for raw, tokens in zip(text, recorded, strict=True):
         ours = moses.tokenize(raw)
         if ours != tokens:
             split = re.sub("([\u0300-\u036f])", r" \1 ", ours).split()
@@ -167,10 +155,9 @@ def test_iwslt15_vietnamese_as_the_stanford_release_has_it(shared, lang, ends, c
     assert found == Counter({".": ends, ",": commas, "marks": marks})
 
 
-def test_outputs_of_compare_mt_detokenized_as_recorded(shared):
-    """detokenizer.perl on 7,335 lines of a reference and two systems: no line differs."""
+def test_detokenized_outputs_equal_those_of_compare_mt(shared):
+    """By detokenizer.perl: 7,335 lines of a reference and two systems."""
     folder, moses = shared / "data/metrics_comparemt", Moses("en")
     for name in ("ref", "sys1", "sys2"):
-        assert [
-            moses.detokenize(line.split()) for line in lines(folder / f"ted.{name}.eng")
-        ] == lines(folder / f"ted.{name}.detok.eng")
+        tokenized, recorded = (lines(folder / f"ted.{name}.{end}") for end in ("eng", "detok.eng"))
+        assert [moses.detokenize(line.split()) for line in tokenized] == recorded

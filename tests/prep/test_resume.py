@@ -1,7 +1,8 @@
-"""Prep that was stopped goes on: equal bytes, nothing done twice, and every damaged or foreign file
-in the work folder is noticed.
+"""Stopped prep: the same command completes the same bytes without doing finished tasks again, and
+damaged or foreign files in the work folder are noticed.
 """
 
+import functools
 import importlib.metadata
 import multiprocessing
 import os
@@ -33,7 +34,7 @@ SETTINGS = ["merges=40", "deduplicate=true", "joint_vocab=false"]
 
 
 def contents(run):
-    """Every file of a prepared corpus; of the manifest what does not depend on time."""
+    """Return the files of a prepared corpus, and the manifest without what depends on time."""
     files = {p.relative_to(run.prep).as_posix(): p for p in run.prep.rglob("*") if p.is_file()}
     manifest = read_json(files.pop("manifest.json"))
     for key in ("speed", "jobs"):
@@ -42,6 +43,7 @@ def contents(run):
 
 
 def facts(work):
+    """Return when each task was finished, by its fact file."""
     return {path: path.stat().st_mtime_ns for path in work.glob("*/0*.json")}
 
 
@@ -51,23 +53,29 @@ def text(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory, text):
-    """What a prep leaves that is never stopped."""
+def uninterrupted(tmp_path_factory, text):
     with make_shards_small():
         return contents(prepare(tmp_path_factory.mktemp("whole"), text, "run", SETTINGS))
 
 
 @pytest.fixture
-def expected(whole, small_shards):
-    return whole
+def expected(uninterrupted, small_shards):
+    """The contents of a corpus prepared without a stop."""
+    return uninterrupted
 
 
-def is_killed(count, before, *arguments, **options):
-    """Prepare in processes of their own; True if they got SIGKILL.
+@pytest.fixture
+def prepare_run(tmp_path, text):
+    """Return a function that prepares `text` in the folder "run" and returns the run."""
+    return functools.partial(prepare, tmp_path, text, "run", SETTINGS)
+
+
+def is_killed(count, before_fact, *arguments, **options):
+    """Prepare in a process group that the process which finishes task number `count` kills; return
+    True if it was killed.
 
     Args:
-        count: the process that finishes so many tasks kills all of them.
-        before: True to kill when the files of the last task are there, and its fact is not.
+        before_fact: True to kill when the files of the last task are written and its fact is not.
         arguments, options: of `prepare`.
     """
 
@@ -77,7 +85,7 @@ def is_killed(count, before, *arguments, **options):
 
         def write_and_kill(fact, path):
             left[0] -= 1
-            if left[0] or not before:
+            if left[0] or not before_fact:
                 write(fact, path)
             if not left[0]:
                 os.killpg(0, signal.SIGKILL)
@@ -91,43 +99,43 @@ def is_killed(count, before, *arguments, **options):
     return process.exitcode != 0
 
 
-def test_killed_up_to_thirty_times(tmp_path, text, expected):
-    draw, work, kills = random.Random(1), tmp_path / "run" / "prep-work", 0
+def test_prep_killed_many_times_gives_the_same_corpus(prepare_run, tmp_path, text, expected):
+    """Finished tasks are not done again, and there is no corpus before the last call."""
+    draw, run, kills = random.Random(1), tmp_path / "run", 0
     for _ in range(30):
-        before = facts(work)
+        before = facts(run / "prep-work")
         count, early, jobs = draw.randint(1, 4), draw.random() < 0.5, draw.choice([1, 2])
         if not is_killed(count, early, tmp_path, text, "run", SETTINGS, jobs=jobs):
             break
+        assert not (run / "prep").exists()
+        assert before.items() <= facts(run / "prep-work").items()
         kills += 1
-        assert before.items() <= facts(work).items()  # what was finished is not done again
-    run = prepare(tmp_path, text, "run", SETTINGS, force=True)
-    assert contents(run) == expected and kills >= 15
-    assert not work.exists()
+    assert contents(prepare_run(force=True)) == expected
+    assert kills >= 15
+    assert not (run / "prep-work").exists()
 
 
-def test_a_full_disk_ends_prep_and_the_same_command_goes_on(tmp_path, text, stderr, expected):
+def test_prep_goes_on_after_a_full_disk(prepare_run, tmp_path, stderr, expected, monkeypatch):
     write_fact, begun = tasks.Fact.write, []
 
-    def full(fact, path):
+    def write_or_fail(fact, path):
         begun.append(path)
         if len(begun) == 30:
             raise EnvironmentProblem("cannot write: No space left on device")
         write_fact(fact, path)
 
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(EnvironmentProblem, match="No space"):
-        patch.setattr(tasks.Fact, "write", full)
-        prepare(tmp_path, text, "run", SETTINGS)
-    done = facts(tmp_path / "run" / "prep-work")
-    assert len(done) == 29
+    monkeypatch.setattr(tasks.Fact, "write", write_or_fail)
+    refused(EnvironmentProblem, "No space", prepare_run)
+    assert len(facts(tmp_path / "run" / "prep-work")) == 29
     stderr()
-    assert contents(prepare(tmp_path, text, "run", SETTINGS)) == expected
+    assert contents(prepare_run()) == expected
     printed = stderr()
     assert "going on in" in printed and "shards are done already" in printed
 
 
 @pytest.fixture(scope="module")
 def stopped(tmp_path_factory, text):
-    """Return a function that copies the work folder of a prep which was stopped when a step began."""
+    """Return a function: copy the work folder of a prep that stopped where this step begins."""
     run, folders = tasks.Runner.run, {}
 
     def work_of(folder, step):
@@ -148,24 +156,27 @@ def stopped(tmp_path_factory, text):
     return work_of
 
 
+VICTIMS = [
+    ("encode", "clean/00003.src.text.npy"),
+    ("encode", "clean/00000.json"),
+    ("encode", "out/codes.src.bpe"),
+    ("sets", "out/train/00002.bin"),
+    ("merge", "clean/00002.tgt.txt"),
+    ("clean", "survey/00001.hashes.npy"),
+    ("encode", "out/vocab.tgt.txt"),
+    ("encode", "lookup/src.ids.npy"),
+    ("encode", "learn/00000.json"),
+    ("sets", "encode/00001.kept.npy"),
+]
+"""Where prep stops, and the file that is damaged then."""
+
+
 @pytest.mark.parametrize(
-    ("step", "victim"),
-    [
-        ("encode", "clean/00003.src.text.npy"),
-        ("merge", "clean/00002.tgt.txt"),
-        ("clean", "survey/00001.hashes.npy"),
-        ("encode", "clean/00000.json"),
-        ("encode", "out/codes.src.bpe"),
-        ("encode", "out/vocab.tgt.txt"),
-        ("encode", "lookup/src.ids.npy"),
-        ("encode", "learn/00000.json"),
-        ("sets", "encode/00001.kept.npy"),
-        ("sets", "out/train/00002.bin"),
-    ],
+    ("step", "victim", "how"),
+    [(*row, "changed") for row in VICTIMS] + [(*row, "gone") for row in VICTIMS[:4]],
 )
-@pytest.mark.parametrize("how", ["changed", "gone"])
-def test_a_damaged_shard_is_named_and_made_again(
-    tmp_path, text, stopped, stderr, step, victim, how, expected
+def test_damaged_file_is_named_and_made_again(
+    prepare_run, tmp_path, stopped, stderr, step, victim, how, expected
 ):
     path = stopped(tmp_path, step) / victim
     if how == "gone":
@@ -175,28 +186,27 @@ def test_a_damaged_shard_is_named_and_made_again(
         data[len(data) // 2] ^= 1 if victim.endswith("npy") else 255
         path.write_bytes(data)
     stderr()
-    assert contents(prepare(tmp_path, text, "run", SETTINGS)) == expected
+    assert contents(prepare_run()) == expected
     if how == "changed" or not victim.endswith("json"):
-        assert f"{path.name if victim.endswith('json') else victim} is damaged" in (stderr())
+        assert f"{path.name if victim.endswith('json') else victim} is damaged" in stderr()
 
 
-def test_a_shard_that_is_damaged_while_prep_works(tmp_path, text, stderr, expected):
-    """The task that reads the files notices; the task that wrote them runs again."""
+def test_file_damaged_while_prep_works_is_made_again(prepare_run, stderr, expected, monkeypatch):
+    """The task that reads the file notices; the task that wrote it runs again."""
     run = tasks.Runner.run
 
-    def damage(runner, label, of_step):
+    def damage_and_run(runner, label, of_step):
         if of_step and of_step[0].step == "encode":
             (runner.work / "clean" / "00002.tgt.text.npy").write_bytes(b"damaged")
         return run(runner, label, of_step)
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tasks.Runner, "run", damage)
-        assert contents(prepare(tmp_path, text, "run", SETTINGS)) == expected
-    warned = "clean/00002.tgt.text.npy is damaged; shard 2 of step clean is made again"
-    assert warned in stderr()
+    monkeypatch.setattr(tasks.Runner, "run", damage_and_run)
+    assert contents(prepare_run()) == expected
+    warning = "clean/00002.tgt.text.npy is damaged; shard 2 of step clean is made again"
+    assert warning in stderr()
 
 
-def test_a_file_that_is_replaced_while_prep_works_is_an_error(tmp_path, monkeypatch):
+def test_input_replaced_while_prep_works_is_an_error(tmp_path, monkeypatch):
     files = own_files(tmp_path, pairs(60))
     run = Plan.run
 
@@ -210,8 +220,10 @@ def test_a_file_that_is_replaced_while_prep_works_is_an_error(tmp_path, monkeypa
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("other", [[*SETTINGS[1:], "merges=30"], SETTINGS], ids=["set", "tools"])
-def test_another_command_does_not_go_on(
+@pytest.mark.parametrize(
+    "other", [[*SETTINGS[1:], "merges=30"], SETTINGS], ids=["settings", "tools"]
+)
+def test_work_of_other_settings_or_tool_versions_is_not_continued(
     tmp_path, text, stopped, small_shards, stderr, other, monkeypatch
 ):
     stopped(tmp_path, "encode")
@@ -224,76 +236,77 @@ def test_another_command_does_not_go_on(
     assert "removing what another call of prep left" in stderr()
 
 
-def test_a_work_folder_elsewhere(tmp_path, text, expected):
+def test_work_folder_elsewhere_gives_the_same_corpus(prepare_run, tmp_path, expected):
     work = tmp_path / "elsewhere"
-    assert contents(prepare(tmp_path, text, "run", SETTINGS, work=work)) == expected
+    assert contents(prepare_run(work=work)) == expected
     assert not work.exists()
+
+
+def test_work_folder_with_foreign_files_only_is_refused(prepare_run, tmp_path):
+    work = tmp_path / "elsewhere"
     work.mkdir()
     (work / "notes.txt").write_text("mine")
-    with pytest.raises(ConfigError, match="not empty, and no work folder"):
-        prepare(tmp_path, text, "other", SETTINGS, work=work)
+    message = "not empty, and no work folder"
+    refused(ConfigError, message, prepare_run, work=work)
     assert [path.name for path in work.iterdir()] == ["notes.txt"]
-    assert not (tmp_path / "other").exists()
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("work", ["run", "run/prep", "run/prep/work"])
-def test_the_run_and_its_prep_folder_are_no_work_folder(tmp_path, text, work):
+def test_run_or_its_prep_folder_as_work_folder_is_refused(tmp_path, text, work):
     message = f"{work} is the run, or in its prep folder"
     refused(ConfigError, message, prepare, tmp_path, text, work=tmp_path / work)
     assert not (tmp_path / "run").exists()
 
 
-def test_a_record_that_is_not_one_of_prep_is_refused(tmp_path, text):
-    """A person's folder may have a file of this name; nothing in it is removed."""
+def test_work_folder_with_a_foreign_record_is_refused_unchanged(prepare_run, tmp_path):
+    """A user's folder may have a file of this name."""
     work = tmp_path / "mine"
     (work / "out").mkdir(parents=True)
     (work / "out" / "thesis.txt").write_text("mine")
     (work / WORK_RECORD).write_text('{"hours": 7}')
-    refused(DataError, "damaged", prepare, tmp_path, text, "run", SETTINGS, work=work)
+    refused(DataError, "damaged", prepare_run, work=work)
     assert (work / "out" / "thesis.txt").read_text() == "mine"
 
 
-def test_jobs_of_an_array_with_other_options_are_refused(tmp_path, text):
+def test_array_job_with_other_settings_is_refused(tmp_path, text):
     prepare(tmp_path, text, "run", ["merges=40", "shard_lines=100"], shards=2, shard=0)
     done = facts(tmp_path / "run" / "prep-work")
-    with pytest.raises(ConfigError, match="the work of another call"):
-        prepare(tmp_path, text, "run", ["merges=30", "shard_lines=100"], shards=2, shard=1)
+    call = prepare, tmp_path, text, "run", ["merges=30", "shard_lines=100"]
+    refused(ConfigError, "the work of another call", *call, shards=2, shard=1)
     assert facts(tmp_path / "run" / "prep-work") == done
 
 
-def test_paths_do_not_depend_on_the_folder_of_a_worker(tmp_path, monkeypatch):
+def test_tasks_get_absolute_paths(tmp_path, monkeypatch):
     own_files(tmp_path, pairs(60, 4))
     monkeypatch.chdir(tmp_path)
-    files = {
-        n: tuple(Path("in") / f"{n}.{side}" for side in ("en", "de")) for n in ("train", "dev")
-    }
+    files = {name: (f"in/{name}.en", f"in/{name}.de") for name in ("train", "dev")}
     seen = []
 
-    def watched(work, index, shard, *others):
-        seen.append((work, *(lines.path for stream in shard.streams for lines in stream)))
+    def record_and_clean(work, index, shard, *others):
+        seen.extend([work, *(lines.path for stream in shard.streams for lines in stream)])
         return clean_shard(work, index, shard, *others)
 
-    replace_cleaning(monkeypatch, watched)
+    replace_cleaning(monkeypatch, record_and_clean)
     prepare(Path(), files, "run", ["merges=20"])
-    assert seen and all(path.is_absolute() for paths in seen for path in paths)
+    assert seen and all(path.is_absolute() for path in seen)
 
 
-def test_two_preps_in_one_work_folder(tmp_path, text):
+def test_work_folder_in_use_is_refused(prepare_run, tmp_path):
     work = tmp_path / "work"
     work.mkdir()
     with locked(work, "prep"), pytest.raises(DataError, match="in use"):
-        prepare(tmp_path, text, "run", SETTINGS, work=work)
+        prepare_run(work=work)
 
 
-def test_only_files_of_prep_are_removed(tmp_path, text, stopped, small_shards):
-    """A file that a person puts into the work folder stays."""
+def test_foreign_file_in_the_work_folder_is_kept(prepare_run, tmp_path, stopped, small_shards):
     work = stopped(tmp_path, "encode")
     (work / "notes.txt").write_text("mine")
-    prepare(tmp_path, text, "run", SETTINGS)
+    prepare_run()
     assert [path.name for path in work.iterdir()] == ["notes.txt"]
 
 
-def test_a_fact_names_the_file_that_has_changed(tmp_path, stopped, small_shards):
+def test_fact_with_a_missing_file_is_refused_by_name(tmp_path, stopped, small_shards):
     work = stopped(tmp_path, "encode")
     fact = read_fact(work, "clean", 1)
     assert fact.value["kept"] > 0
@@ -302,85 +315,84 @@ def test_a_fact_names_the_file_that_has_changed(tmp_path, stopped, small_shards)
     assert caught.where == "shard 1 of step clean"
 
 
-def test_models_that_an_interrupted_call_left_are_not_taken_for_given_ones(
-    tmp_path, text, stopped, expected
-):
+def test_models_of_an_interrupted_call_are_learnt_again(prepare_run, tmp_path, stopped, expected):
     work = stopped(tmp_path, "merge")
     for name in ("codes.src.bpe", "vocab.src.txt", "truecase.de"):
         (work / "out" / name).write_text("#version: 0.2\na b\n", "utf-8")
-    assert contents(prepare(tmp_path, text, "run", SETTINGS)) == expected
+    assert contents(prepare_run()) == expected
 
 
-def test_shards_that_other_models_encoded_are_encoded_again(tmp_path, text, stopped, expected):
+def test_only_shards_encoded_with_other_models_are_encoded_again(
+    prepare_run, tmp_path, stopped, expected, monkeypatch
+):
     work = stopped(tmp_path, "sets")
     fact = read_fact(work, "encode", 0)
     other = fact.model_copy(update={"models": "of other models"})
     other.write(work / "encode" / "00000.json")
     perform, done = tasks.perform, []
 
-    def watched(folder, task):
+    def record_and_perform(folder, task):
         done.append((task.step, task.index))
         return perform(folder, task)
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tasks, "perform", watched)
-        assert contents(prepare(tmp_path, text, "run", SETTINGS, jobs=1)) == expected
+    monkeypatch.setattr(tasks, "perform", record_and_perform)
+    assert contents(prepare_run(jobs=1)) == expected
     assert ("encode", 0) in done and ("encode", 1) not in done and ("learn", 0) not in done
 
 
-def test_an_error_of_the_machine_keeps_the_folder(tmp_path):
-    for error in (EnvironmentProblem("x"), KeyboardInterrupt()):
-        with (
-            pytest.raises(type(error)),
-            work_folder(tmp_path / "w", "key", shared=False, raw=tmp_path / "raw"),
-        ):
-            (tmp_path / "w" / "clean").mkdir(exist_ok=True)
-            (tmp_path / "w" / "clean" / "00000.json").write_text("a task that is done")
-            raise error
-        assert (tmp_path / "w" / WORK_RECORD).exists()
-    with (
-        pytest.raises(EnvironmentProblem),
-        work_folder(tmp_path / "x", "key", shared=False, raw=tmp_path / "raw"),
-    ):
-        raise EnvironmentProblem("nothing is done yet")
-    assert not (tmp_path / "x").exists()
-    with (
-        pytest.raises(DataError),
-        work_folder(tmp_path / "new", "key", shared=False, raw=tmp_path / "raw"),
-    ):
-        raise DataError("broken")
-    assert not (tmp_path / "new" / WORK_RECORD).exists()
+@pytest.mark.parametrize(
+    ("error", "has_task", "is_kept"),
+    [
+        (EnvironmentProblem("x"), True, True),
+        (KeyboardInterrupt(), True, True),
+        (EnvironmentProblem("nothing is done yet"), False, False),
+        (DataError("broken"), False, False),
+    ],
+)
+def test_work_folder_is_kept_if_a_machine_or_signal_stops_finished_work(
+    tmp_path, error, has_task, is_kept
+):
+    folder = tmp_path / "work"
+    with pytest.raises(type(error)), work_folder(folder, "key", shared=False, raw=folder / "raw"):
+        if has_task:
+            (folder / "clean").mkdir(exist_ok=True)
+            (folder / "clean" / "00000.json").write_text("a task that is done")
+        raise error
+    assert (folder / WORK_RECORD).exists() == is_kept
 
 
 # job arrays
 
 
-def begin(work, share=True):
-    """Begin a call of prep, as a job of an array."""
-    with work_folder(work, "key", shared=share, raw=work / "raw-node-1"):
+def begin_job(work):
+    """Begin a call of prep, as a job of an array does."""
+    with work_folder(work, "key", shared=True, raw=work / "raw-node-1"):
         pass
 
 
-def test_jobs_of_an_array_that_start_together(tmp_path, monkeypatch):
-    """Each may see a record that another job writes, and text that another job removes."""
-    half = tmp_path / "half"
+def test_job_begins_while_another_job_writes_the_work_record(tmp_path, monkeypatch):
+    half, other = tmp_path / "half", tmp_path / "other"
     half.mkdir()
-    (half / ".nmtkit-work.json-abc").touch()  # a record that another job is writing
-    begin(half)
-    exists, other = Path.exists, tmp_path / "other"
     other.mkdir()
+    (half / ".nmtkit-work.json-abc").touch()  # a record that another job is writing
+    begin_job(half)
+    exists = Path.exists
 
     def exists_and_write(path):
-        """Another job writes the record after this one has seen that there is none."""
+        """Let another job write the record after this job has seen that there is none."""
         seen = exists(path)
         if path == other / WORK_RECORD and not seen:
             shutil.copy(half / WORK_RECORD, path)
         return seen
 
-    with monkeypatch.context() as patch:
-        patch.setattr(Path, "exists", exists_and_write)
-        begin(other)
-    (other / "raw-node-2" / "text").mkdir(parents=True)
+    monkeypatch.setattr(Path, "exists", exists_and_write)
+    begin_job(other)
+
+
+def test_job_begins_while_another_job_removes_its_text(tmp_path, monkeypatch):
+    work = tmp_path / "work"
+    begin_job(work)
+    (work / "raw-node-2" / "text").mkdir(parents=True)
 
     def check_and_remove(path):
         check_place(path)
@@ -388,25 +400,26 @@ def test_jobs_of_an_array_that_start_together(tmp_path, monkeypatch):
             shutil.rmtree(path.parent)
 
     monkeypatch.setattr("nmtkit.files.check_place", check_and_remove)
-    begin(other)
+    begin_job(work)
+    assert not (work / "raw-node-2").exists()
 
 
-def test_jobs_of_an_array(tmp_path, small_shards, capsys):
-    text = own_files(tmp_path, pairs(600, 4))
+def test_jobs_of_an_array_give_the_same_corpus(tmp_path, text, small_shards):
     settings = SETTINGS[::2]
-    expected = contents(prepare(tmp_path, text, "whole", settings))
+    prepare_array = functools.partial(prepare, tmp_path, text, "run", settings)
     for job in (2, 0):
-        prepare(tmp_path, text, "run", settings, shards=3, shard=job)
-    with pytest.raises(DataError, match=r"6 of 17 shards are not cleaned; the first is 1"):
-        prepare(tmp_path, text, "run", settings, finish=True)
+        prepare_array(shards=3, shard=job)
+    message = "6 of 17 shards are not cleaned; the first is 1"
+    refused(DataError, message, prepare_array, finish=True)
     done = facts(tmp_path / "run" / "prep-work")
-    prepare(tmp_path, text, "run", settings, shards=3, shard=1)
+    prepare_array(shards=3, shard=1)
     assert done.items() <= facts(tmp_path / "run" / "prep-work").items()
     assert not (tmp_path / "run" / "prep").exists()
-    assert contents(prepare(tmp_path, text, "run", settings, finish=True)) == expected
+    whole = prepare(tmp_path, text, "whole", settings)
+    assert contents(prepare_array(finish=True)) == contents(whole)
 
 
-def test_text_of_a_job_that_failed_or_was_killed_is_removed(tmp_path, text, monkeypatch):
+def test_text_of_failed_and_killed_jobs_is_removed(tmp_path, text, monkeypatch):
     array = {"size": 100, "shards": 2, "shard": 0}
     replace_cleaning(monkeypatch, lambda *arguments: 1 / 0)
     with pytest.raises(ZeroDivisionError):
@@ -420,30 +433,24 @@ def test_text_of_a_job_that_failed_or_was_killed_is_removed(tmp_path, text, monk
         assert not work.exists()
 
 
-def test_an_array_that_drops_repeated_pairs_runs_twice(tmp_path, small_shards, stderr):
-    text = own_files(tmp_path, pairs(150, 4))
-    expected = contents(prepare(tmp_path, text, "whole", SETTINGS))
+def test_array_that_drops_duplicates_runs_twice(prepare_run, expected, stderr):
     for job, once_more in ((0, True), (1, False), (0, False)):
         stderr()
-        prepare(tmp_path, text, "run", SETTINGS, shards=2, shard=job)
+        prepare_run(shards=2, shard=job)
         assert ("run the array once more" in stderr()) == once_more
-    assert contents(prepare(tmp_path, text, "run", SETTINGS, finish=True)) == expected
+    assert contents(prepare_run(finish=True)) == expected
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [
-        ({"shard": 1}, "--shards"),
-        ({"shards": 2, "shard": 2}, "below"),
-    ],
+    [({"shard": 1}, "--shards"), ({"shards": 2, "shard": 2}, "below")],
 )
-def test_options_of_an_array_that_do_not_fit(tmp_path, options, message):
-    files = {"train": write(tmp_path, "a", pairs(9)), "dev": write(tmp_path, "b", pairs(9))}
-    refused(ConfigError, message, prepare, tmp_path, files, **options)
+def test_wrong_options_of_an_array_are_refused(tmp_path, text, options, message):
+    refused(ConfigError, message, prepare, tmp_path, text, **options)
 
 
-def test_the_recipe_for_slurm(tmp_path):
-    """A job array and the job after it, as Slurm starts them."""
+def test_slurm_recipe_gives_the_same_corpus(tmp_path):
+    """Slurm starts a job array and then a last job."""
     text = own_files(tmp_path, pairs(150, 4))
     expected = contents(prepare(tmp_path, text, "whole", ["merges=40", "shard_lines=40"]))
     script = (RECIPES / "slurm" / "prep.sbatch").read_text("utf-8")

@@ -1,10 +1,11 @@
-"""A text model that is given instead of learnt: --like, --codes and --vocab."""
+"""--like, --codes and --vocab: prep uses a given text model and learns nothing."""
 
 import gzip
 import re
 import shutil
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -31,40 +32,56 @@ KINDS = [
 ]
 
 
-def counts(count, seed):
-    """The words of some pairs, counted as prep counts those of a shard."""
-    text = zip(*pairs(count, seed), strict=True)
-    chunk = ["".join(f"{s}\n" for s in side).encode() for side in text]
+def word_tables(count, seed):
+    """Return the word tables of some pairs, as prep counts those of a shard."""
+    chunk = [
+        "".join(f"{s}\n" for s in side).encode() for side in zip(*pairs(count, seed), strict=True)
+    ]
     clean = Cleaner(LANGUAGES, PrepSettings())
     assert clean(chunk).all()
     return [text.finish(0)[1] for text in clean.texts]
 
 
-@pytest.mark.parametrize("values", KINDS, ids=lambda v: "-".join(v) or "joint")
-def test_files_that_are_there_are_read_and_not_learnt(tmp_path, small_shards, values):
-    settings = PrepSettings(**{"merges": 40, **values})
-    folders = [tmp_path / name for name in ("first", "second", "other")]
-    folders[0].mkdir()
-    few, many = counts(100, 3), counts(200, 5)
-    first = learn(few, LANGUAGES, settings, folders[0], 1)
-    shutil.copytree(folders[0], folders[1])
-    again = learn(few, LANGUAGES, settings, folders[1], 1)
-    words = [
+def read_folder(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.fixture(params=KINDS, ids=lambda values: "-".join(values) or "joint")
+def learn_in(request, small_shards):
+    """Return a function that learns the models of some pairs in a folder."""
+    settings = PrepSettings(**{"merges": 40, **request.param})
+
+    def call(folder, count, seed):
+        folder.mkdir(exist_ok=True)
+        return learn(word_tables(count, seed), LANGUAGES, settings, folder, 1)
+
+    return call
+
+
+def test_files_in_the_folder_are_read_instead_of_learnt(tmp_path, learn_in):
+    first, other, anew = (tmp_path / name for name in ("first", "other", "anew"))
+    learn_in(first, 100, 3)
+    shutil.copytree(first, other)
+    learn_in(other, 200, 5)
+    learn_in(anew, 200, 5)
+    files, different = read_folder(first), read_folder(anew)
+    assert read_folder(other) == files
+    assert different.keys() == files.keys()
+    assert all(different[name] != files[name] for name in files)
+
+
+def test_models_read_from_files_equal_the_learnt_ones(tmp_path, learn_in):
+    learnt, read = (learn_in(tmp_path / "models", 100, 3) for _ in range(2))
+    for one, other in zip(learnt.words, read.words, strict=True):
+        assert [*one.words] == [*other.words]
+        assert one.counts.tolist() == other.counts.tolist()
+    learnt_tokens, read_tokens = (
         [pieces.counts(side.counts) for pieces, side in zip(m.segmented, m.words, strict=True)]
-        for m in (first, again)
-    ]
-    assert words[0] == words[1]
-    assert first.counts == again.counts
-    assert [*first.vocabularies[0]] == [*again.vocabularies[0]]
-    shutil.copytree(folders[0], folders[2])
-    learn(many, LANGUAGES, settings, folders[2], 1)
-    files = [{p.name: p.read_bytes() for p in folder.iterdir()} for folder in folders]
-    assert files[0] == files[1] == files[2]
-    (tmp_path / "anew").mkdir()
-    learn(many, LANGUAGES, settings, tmp_path / "anew", 1)
-    anew = {p.name: p.read_bytes() for p in (tmp_path / "anew").iterdir()}
-    assert anew.keys() == files[0].keys()
-    assert all(anew[name] != files[0][name] for name in anew)
+        for m in (learnt, read)
+    )
+    assert learnt_tokens == read_tokens
+    assert learnt.counts == read.counts
+    assert [*map(list, learnt.vocabularies)] == [*map(list, read.vocabularies)]
 
 
 SETTINGS = ["merges=60", "joint_vocab=false", "truecase=src", "min_frequency=2", "escape=true"]
@@ -72,69 +89,84 @@ SETTINGS = ["merges=60", "joint_vocab=false", "truecase=src", "min_frequency=2",
 
 @pytest.fixture
 def source(tmp_path):
-    """A prepared run."""
     return prepare(tmp_path, own_files(tmp_path, pairs(200, 3)), "source", SETTINGS)
 
 
-def text_files(run):
-    """The files of a run that lead from text to ids."""
-    return {name: (run.prep / name).read_bytes() for name in run.manifest().source["given"]}
-
-
-def ids_there(run, rows):
-    """Token ids of pairs as another run has them, line by line."""
+def encode_rows(run, rows):
+    """Return the token ids of pairs, encoded line by line with the text model of a run."""
     sides = [TextSide.load(run.prep, name) for name in ("src", "tgt")]
     vocabularies = load_vocabularies(run.prep)
     return [
-        tuple(v.encode(s.encode(line)) for v, s, line in zip(vocabularies, sides, row, strict=True))
+        [v.encode(s.encode(line)) for v, s, line in zip(vocabularies, sides, row, strict=True)]
         for row in rows
     ]
 
 
-def ids_of(run, name):
+def stored_ids(run, name="train"):
     store = Store(run.prep / name)
-    return [(store.src(i).tolist(), store.tgt(i).tolist()) for i in range(len(store))]
+    return [[store.src(i).tolist(), store.tgt(i).tolist()] for i in range(len(store))]
 
 
-def test_like_gives_the_ids_of_the_other_run(tmp_path, source, small_shards, stderr):
-    rows = [*pairs(100, 9), ("Xylophones eat 🍎.", "Xylophone essen Äpfel.")]
-    files = own_files(tmp_path / "new", rows, pairs(30, 11))
-    own = {"max_words": 100, "memory": 1.0, "shard_lines": 70}
-    own |= {"max_subwords": 90, "max_ratio": 50.0}
-    settings = [f"{key}={value}" for key, value in own.items()]
-    run = prepare(tmp_path, files, preset=None, like=source.path, settings=settings)
-    said = stderr()
-    assert f"of {source.path} (fingerprint {source.manifest().fingerprint[:12]})" in said
-    assert "train train: 101 lines, unknown subwords source" in said
-    assert ids_of(run, "train") == ids_there(source, rows)
-    assert ids_of(run, "dev") == ids_there(source, pairs(30, 11))
-    manifest = run.manifest()
-    names = {"truecase.en", "codes.src.bpe", "codes.tgt.bpe", "bpe-vocab.src.txt"}
-    names |= {"bpe-vocab.tgt.txt", "vocab.src.txt", "vocab.tgt.txt"}
-    assert manifest.source["given"].keys() == names
-    for name, content in text_files(run).items():
-        assert content == (source.prep / name).read_bytes()
-        assert manifest.source["given"][name] == source.manifest().files[name]
-    assert manifest.settings == source.manifest().settings.model_copy(update=own)
-    assert manifest.preset == source.manifest().preset == "tiny"
+TEXT_MODEL = {
+    *("truecase.en", "codes.src.bpe", "codes.tgt.bpe", "bpe-vocab.src.txt"),
+    *("bpe-vocab.tgt.txt", "vocab.src.txt", "vocab.tgt.txt"),
+}
+OWN_SETTINGS = {
+    "max_words": 100,
+    "memory": 1.0,
+    "shard_lines": 70,
+    "max_subwords": 90,
+    "max_ratio": 50.0,
+}
+
+
+@pytest.fixture
+def rows():
+    return [*pairs(100, 9), ("Xylophones eat 🍎.", "Xylophone essen Äpfel.")]
+
+
+@pytest.fixture
+def files(tmp_path, rows):
+    """Another corpus than that of `source`."""
+    return own_files(tmp_path / "new", rows, pairs(30, 11))
+
+
+def test_like_encodes_with_the_text_model_of_the_other_run(
+    tmp_path, source, rows, files, small_shards, stderr
+):
+    run = prepare(tmp_path, files, preset=None, like=source.path)
+    printed = stderr()
+    assert f"of {source.path} (fingerprint {source.manifest().fingerprint[:12]})" in printed
+    assert "train train: 101 lines, unknown subwords source" in printed
+    assert stored_ids(run) == encode_rows(source, rows)
+    assert stored_ids(run, "dev") == encode_rows(source, pairs(30, 11))
+    given = run.manifest().source["given"]
+    assert given == {name: source.manifest().files[name] for name in TEXT_MODEL}
+    for name in given:
+        assert (run.prep / name).read_bytes() == (source.prep / name).read_bytes()
     learnt = prepare(tmp_path, files, "learnt", SETTINGS)
-    assert ids_of(learnt, "train") != ids_of(run, "train")
-    assert learnt.manifest().fingerprint != manifest.fingerprint
+    assert stored_ids(learnt) != stored_ids(run)
+    assert learnt.manifest().fingerprint != run.manifest().fingerprint
 
 
-def test_a_run_like_another_is_up_to_date_until_the_other_changes(tmp_path, source, stderr):
-    files = own_files(tmp_path / "new", pairs(50, 9))
+def test_like_takes_the_settings_of_the_other_run_but_those_of_the_corpus(tmp_path, source, files):
+    settings = [f"{key}={value}" for key, value in OWN_SETTINGS.items()]
+    manifest = prepare(tmp_path, files, preset=None, like=source.path, settings=settings).manifest()
+    assert manifest.settings == source.manifest().settings.model_copy(update=OWN_SETTINGS)
+    assert manifest.preset == source.manifest().preset == "tiny"
+
+
+def test_run_like_another_is_up_to_date_until_the_other_changes(tmp_path, source, files, stderr):
     options = {"like": source.path, "settings": ["drop_overlap=exact"]}
     run = prepare(tmp_path, files, **options)
     prepare(tmp_path, files, **options)
     assert f"{run.prep} is up to date" in stderr()
-    old = own_files(tmp_path, pairs(200, 4))
-    prepare(tmp_path, old, "source", SETTINGS, force=True)
+    prepare(tmp_path, own_files(tmp_path, pairs(200, 4)), "source", SETTINGS, force=True)
     caught = refused(ConfigError, "prepared differently", prepare, tmp_path, files, **options)
     assert "source.given.codes.src.bpe" in str(caught.where)
 
 
-def test_a_registered_corpus_like_another_run(tmp_path):
+def test_registered_data_set_can_be_prepared_like_another_run(tmp_path):
     first = prep("demo", size=200, run_dir=tmp_path / "a", assignments=["prep.merges=80"], jobs=1)
     other = prep("demo", size=90, seed=5, run_dir=tmp_path / "b", like=first.path, jobs=1)
     assert (other.prep / "vocab.txt").read_bytes() == (first.prep / "vocab.txt").read_bytes()
@@ -147,40 +179,50 @@ def gzipped(path):
     return copy
 
 
-@pytest.mark.parametrize("joint", ["true", "false"])
-def test_codes_and_vocabularies_of_files(tmp_path, joint, small_shards):
-    settings = [f"joint_vocab={joint}", "vocab_threshold=9"]
+@pytest.fixture(params=["true", "false"])
+def learnt(request, tmp_path, small_shards):
+    """A run whose codes and subword vocabularies are given to others, and its settings but merges."""
+    settings = [f"joint_vocab={request.param}", "vocab_threshold=9"]
     files = own_files(tmp_path, pairs(200, 3))
-    learnt = prepare(tmp_path, files, "learnt", [*settings, "merges=60"])
-    names = ["codes.bpe"] if joint == "true" else ["codes.src.bpe", "codes.tgt.bpe"]
-    given = {
-        "codes": [learnt.prep / name for name in names],
-        "vocab": [learnt.prep / f"bpe-vocab.{side}.txt" for side in ("src", "tgt")],
-    }
-    packed = {option: [gzipped(path) for path in paths] for option, paths in given.items()}
-    run = prepare(tmp_path, files, "given", settings, **packed)
-    codes = prepare(tmp_path, files, "codes", settings, codes=given["codes"])
-    assert run.manifest().settings == codes.manifest().settings == learnt.manifest().settings
-    assert codes.manifest().files == learnt.manifest().files
+    run = prepare(tmp_path, files, "learnt", [*settings, "merges=60"])
+    codes = [*run.prep.glob("codes*")]
+    assert len(codes) == {"true": 1, "false": 2}[request.param]
+    return SimpleNamespace(run=run, settings=settings, files=files, codes=sorted(codes))
+
+
+def test_given_codes_give_the_corpus_that_learnt_them(tmp_path, learnt):
+    run = prepare(tmp_path, learnt.files, "codes", learnt.settings, codes=learnt.codes)
+    assert run.manifest().settings == learnt.run.manifest().settings
+    assert run.manifest().files == learnt.run.manifest().files
+
+
+def test_given_codes_and_vocabularies_give_the_same_subwords(tmp_path, learnt):
+    """The files are compressed. The vocabulary of the run is that of the given counts."""
+    listed = [learnt.run.prep / f"bpe-vocab.{side}.txt" for side in ("src", "tgt")]
+    given = {"codes": [*map(gzipped, learnt.codes)], "vocab": [*map(gzipped, listed)]}
+    run = prepare(tmp_path, learnt.files, "given", learnt.settings, **given)
+    assert run.manifest().settings == learnt.run.manifest().settings
     for kind in ("truecase", "codes", "bpe-vocab"):
-        for path in learnt.prep.glob(f"{kind}*"):
+        for path in learnt.run.prep.glob(f"{kind}*"):
             assert (run.prep / path.name).read_bytes() == path.read_bytes()
-    subwords = [
-        [[v[i] for i in side] for side, v in zip(row, load_vocabularies(one.prep), strict=True)]
-        for one in (run, learnt)
-        for row in ids_of(one, "train")
-    ]
-    assert subwords[:200] == subwords[200:]
-    totals = [Counter(read_counts(path)) for path in given["vocab"]]
-    totals = [totals[0] + totals[1]] * 2 if joint == "true" else totals
-    for vocabulary, total in zip(load_vocabularies(run.prep), totals, strict=True):
+    vocabularies = load_vocabularies(run.prep)
+    assert subwords_of(run) == subwords_of(learnt.run)
+    totals = [Counter(read_counts(path)) for path in listed]
+    if vocabularies[0] is vocabularies[1]:
+        totals = [totals[0] + totals[1]] * 2
+    for vocabulary, total in zip(vocabularies, totals, strict=True):
         counts = [total[token] for token in list(vocabulary)[4:]]
         assert len(counts) == len(total)
         assert counts == sorted(counts, reverse=True)
 
 
-def test_codes_of_subword_nmt_give_its_subwords(tmp_path, shared):
-    """The recorded output of subword-nmt for its own test corpus."""
+def subwords_of(run):
+    """Return the training subwords of each side."""
+    sides = zip(load_vocabularies(run.prep), zip(*stored_ids(run), strict=True), strict=True)
+    return [[[vocabulary[i] for i in ids] for ids in side] for vocabulary, side in sides]
+
+
+def test_codes_of_subword_nmt_give_its_recorded_subwords(tmp_path, shared):
     folder = shared / "data/subword_nmt_test"
     text = real.lines(folder / "corpus.en")
     expected = real.lines(folder / "corpus.bpe.ref.en")
@@ -196,26 +238,19 @@ def test_codes_of_subword_nmt_give_its_subwords(tmp_path, shared):
     assert run.manifest().corpus["merges"] == run.manifest().settings.merges == 1000
 
 
-def test_a_vocabulary_of_text_that_is_split_already(tmp_path):
+def test_vocabulary_of_text_that_is_split_already_is_used(tmp_path):
     rows = [("lo@@ w er", "nie@@ der"), ("low", "nieder"), ("er lo@@ w", "der nie@@ der")] * 10
     (tmp_path / "vocab").write_text("er 5\nder 4\nlo@@ 3\nw 2\nnie@@ 1\n", "utf-8")
     values = ["src_tokenizer=none", "tgt_tokenizer=none", "subwords=none", "min_frequency=2"]
     run = prepare(tmp_path, own_files(tmp_path, rows), settings=values, vocab=tmp_path / "vocab")
     assert list(load_vocabularies(run.prep)[0])[4:] == ["er", "der", "lo@@", "w"]
-    assert ids_of(run, "train")[:2] == [([6, 7, 4, 2], [3, 5, 2]), ([3, 2], [3, 2])]
-
-
-def spoil(path):
-    path.write_bytes(path.read_bytes() + b"x y\n")
+    assert stored_ids(run)[:2] == [[[6, 7, 4, 2], [3, 5, 2]], [[3, 2], [3, 2]]]
 
 
 WRONG = [
     ({"settings": ["merges=9"]}, "prep.merges is 9, but 60 in the text model"),
     ({"settings": ["joint_vocab=true"]}, "prep.joint_vocab is true, but false in the text model"),
-    (
-        {"settings": ["tgt_tokenizer=none"]},
-        'prep.tgt_tokenizer is "none", but "auto" in the text model',
-    ),
+    ({"settings": ["tgt_tokenizer=none"]}, 'tgt_tokenizer is "none", but "auto" in the text model'),
     ({"tgt": "fr"}, "is en-de, and this corpus is en-fr"),
     ({"src": "de", "tgt": "en"}, "is en-de, and this corpus is de-en"),
     ({"codes": "x.codes"}, "--codes and --like exclude each other"),
@@ -224,27 +259,28 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("options", "message"), WRONG, ids=lambda value: str(value)[:30])
-def test_what_does_not_fit_the_other_run_is_refused(tmp_path, source, options, message):
-    files = own_files(tmp_path / "new", pairs(50, 9))
+def test_like_with_other_settings_or_languages_is_refused(
+    tmp_path, source, files, options, message
+):
     values = {"like": source.path, "settings": [], **options}
     refused((ConfigError, DataError), re.escape(message), prepare, tmp_path, files, **values)
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize("how", ["changed", "gone", "not in the manifest"])
 @pytest.mark.parametrize("name", ["codes.src.bpe", "vocab.tgt.txt", "truecase.en"])
-def test_a_file_of_the_other_run_that_has_changed_is_refused(tmp_path, source, name):
-    spoil(source.prep / name)
-    files = own_files(tmp_path / "new", pairs(50, 9))
-    with pytest.raises(DataError, match=f"{name} of .* is not as prep wrote it"):
-        prepare(tmp_path, files, like=source.path)
-    (source.prep / name).unlink()
-    with pytest.raises(DataError, match=f"{name} of .* is not as prep wrote it"):
-        prepare(tmp_path, files, like=source.path)
-    manifest = source.prep / "manifest.json"
-    values = read_json(manifest)
-    del values["files"][name]
-    write_json(manifest, values)
-    refused(DataError, f"{name} of .* is missing", prepare, tmp_path, files, like=source.path)
+def test_like_with_a_damaged_text_model_is_refused(tmp_path, source, files, name, how):
+    message = f"{name} of .* is not as prep wrote it"
+    if how == "changed":
+        (source.prep / name).write_bytes((source.prep / name).read_bytes() + b"x y\n")
+    elif how == "gone":
+        (source.prep / name).unlink()
+    else:
+        message = f"{name} of .* is missing"
+        manifest = read_json(source.prep / "manifest.json")
+        del manifest["files"][name]
+        write_json(source.prep / "manifest.json", manifest)
+    refused(DataError, message, prepare, tmp_path, files, like=source.path)
     assert not (tmp_path / "run").exists()
 
 
@@ -257,15 +293,14 @@ DAMAGED = [
 
 
 @pytest.mark.parametrize(("values", "message"), DAMAGED, ids=lambda value: str(value)[:30])
-def test_a_damaged_manifest_of_the_other_run_is_refused(tmp_path, source, values, message):
+def test_like_with_a_damaged_manifest_is_refused(tmp_path, source, files, values, message):
     path = source.prep / "manifest.json"
     manifest = read_json(path)
     values = {**values, "settings": manifest["settings"] | values.get("settings", {})}
     write_json(path, manifest | values)
-    files = own_files(tmp_path / "new", pairs(50, 9))
-    with pytest.raises((ConfigError, DataError)) as caught:
-        prepare(tmp_path, files, preset=None, like=source.path, settings=["merges=60"])
-    assert message in f"{caught.value} {caught.value.where}"
+    options = {"preset": None, "like": source.path, "settings": ["merges=60"]}
+    error = refused((ConfigError, DataError), None, prepare, tmp_path, files, **options)
+    assert message in f"{error} {error.where}"
     assert not (tmp_path / "run").exists()
 
 
@@ -291,18 +326,16 @@ WRONG_FILES = [
     ({"codes": "codes", "vocab": "long-count"}, "not a subword vocabulary"),
     ({"codes": "codes,one", "settings": ["merges=9"]}, "prep.merges is 9, but 2 in the text model"),
     ({"vocab": "vocab", "settings": ["joint_vocab=false"]}, "is false, but true in the text model"),
-    (
-        {"codes": "codes,codes", "settings": ["joint_vocab=true"]},
-        "is true, but false in the text model",
-    ),
+    ({"codes": "codes,codes", "settings": ["joint_vocab=true"]}, "is true, but false in the text"),
 ]
 
 
 @pytest.mark.parametrize(("options", "message"), WRONG_FILES, ids=lambda value: str(value)[:40])
-def test_wrong_files_are_one_clear_error(tmp_path, monkeypatch, options, message):
+def test_wrong_codes_or_vocabulary_files_are_refused(
+    tmp_path, files, monkeypatch, options, message
+):
     monkeypatch.chdir(tmp_path)
     for name, content in FILES.items():
         Path(name).write_text(content, "utf-8")
-    with pytest.raises((ConfigError, DataError), match=re.escape(message)):
-        prepare(tmp_path, own_files(tmp_path, pairs(50, 9)), **options)
+    refused((ConfigError, DataError), re.escape(message), prepare, tmp_path, files, **options)
     assert not (tmp_path / "run").exists()

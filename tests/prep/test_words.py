@@ -1,7 +1,6 @@
-"""Words as numbers, and their counts in tables: equal to counting words one by one, for every way to
-cut the text.
-"""
+"""Word numbers and word tables: they equal counts word by word, for every way to cut the text."""
 
+import itertools
 from collections import Counter
 
 import numpy as np
@@ -26,29 +25,29 @@ SENTENCES = st.lists(
 
 
 def side_text(sentences, truecase=True, shard=0):
-    """The numbers of the words of a shard, and their table; the text is added in two parts."""
-    return added(SideText(truecase), sentences, shard)
+    """Return the word numbers of a shard, and its table."""
+    return add_sentences(SideText(truecase), sentences, shard)
 
 
-def added(text, sentences, shard):
-    """The same with a text that may have seen other shards."""
-    for part in (sentences[:2], sentences[2:]):
-        # a part has one or two words
-        lines = [[" ".join(s[i : i + 2]) for i in range(0, len(s), 2)] for s in part]
+def add_sentences(text, sentences, shard):
+    """Add a shard in two chunks, each with a dropped line; lines have parts of one or two words."""
+    for chunk in (sentences[:2], sentences[2:]):
+        lines = [[" ".join(s[i : i + 2]) for i in range(0, len(s), 2)] for s in chunk]
         lines.insert(0, ["dropped", "line"])
         numbered = text.read([[text.parts[part] for part in line] for line in lines])
-        assert numbered.words.tolist() == [2, *map(len, part)]
-        text.keep(numbered, np.array([False] + [True] * len(part)))
+        assert numbered.words.tolist() == [2, *map(len, chunk)]
+        text.keep(numbered, np.array([False] + [True] * len(chunk)))
     return text.finish(shard)
 
 
 def counted(table, field):
+    """Return the words whose count in this column is not 0."""
     counts = dict(zip(table.words(), table.rows[field].tolist(), strict=True))
     return Counter({word: count for word, count in counts.items() if count})
 
 
 def by_appearance(table):
-    """The words that are evidence, in the order of first appearance."""
+    """Return the words that are evidence, in the order of first appearance."""
     order = np.argsort(table.rows["first"])
     words = table.words()
     return [words[place] for place in order if table.rows["evidence"][place]]
@@ -56,17 +55,26 @@ def by_appearance(table):
 
 @given(SENTENCES)
 @hypothesis_settings(max_examples=120, deadline=None)
-def test_a_table_has_the_counts_of_the_text(sentences):
-    numbers, table = side_text(sentences)
+def test_table_has_the_counts_of_the_text(sentences):
+    _, table = side_text(sentences)
     tokens = [word for sentence in sentences for word in sentence]
     starts = [first for sentence in sentences for first in sentence_starts(sentence)]
-    shown = Counter(word for sentence in sentences for word in evidence(sentence))
-    assert by_appearance(table) == list(shown)
-    assert counted(table, "evidence") == shown
-    pairs = list(zip(tokens, starts, strict=True))
-    assert counted(table, "at_start") == Counter(word for word, first in pairs if first)
-    assert counted(table, "elsewhere") == Counter(word for word, first in pairs if not first)
+    evident = Counter(word for sentence in sentences for word in evidence(sentence))
+    assert by_appearance(table) == list(evident)
+    assert counted(table, "evidence") == evident
+    assert counted(table, "at_start") == Counter(itertools.compress(tokens, starts))
+    inside = Counter(word for word, first in zip(tokens, starts, strict=True) if not first)
+    assert counted(table, "elsewhere") == inside
     assert (np.diff(table.rows["hash"].astype(object)) > 0).all()
+    _, plain = side_text(sentences, truecase=False)
+    assert counted(plain, "elsewhere") == Counter(tokens)
+    assert not plain.rows["at_start"].any() and not plain.rows["evidence"].any()
+
+
+@given(SENTENCES)
+@hypothesis_settings(max_examples=120, deadline=None)
+def test_numbers_of_a_shard_spell_its_lines_and_sentence_starts(sentences):
+    numbers, table = side_text(sentences)
     words, lines = table.words(), [[]]
     for number in numbers.tolist():
         if number == LINE_END:
@@ -74,35 +82,31 @@ def test_a_table_has_the_counts_of_the_text(sentences):
         else:
             lines[-1].append((words[number // 2], bool(number % 2)))
     assert lines.pop() == []
-    assert [[word for word, _ in line] for line in lines] == sentences
-    assert [first for line in lines for _, first in line] == starts
-    _, plain = side_text(sentences, truecase=False)
-    assert counted(plain, "elsewhere") == Counter(tokens)
-    assert not plain.rows["at_start"].any() and not plain.rows["evidence"].any()
+    assert lines == [list(zip(s, sentence_starts(s), strict=True)) for s in sentences]
 
 
 @pytest.mark.parametrize("known", [1 << 18, 5])
-def test_a_shard_does_not_depend_on_the_shards_before_it(known, monkeypatch):
+def test_shard_does_not_depend_on_the_shards_before_it(known, monkeypatch):
     monkeypatch.setattr(words, "KNOWN_PARTS", known)
     shards = [[["Ein", "Hund", "."], ["Der", "Hund"]], [["Der", "."]], [["neu", "x"], ["Ein", "."]]]
     text = SideText(truecase=True)
     for number, shard in enumerate(shards):
         text.begin()
-        forms, table = added(text, shard, number)
+        forms, table = add_sentences(text, shard, number)
         alone, expected = side_text(shard, shard=number)
         assert forms.tolist() == alone.tolist()
-        same_tables(table, expected)
+        assert_same_tables(table, expected)
 
 
-def same_tables(one, other):
+def assert_same_tables(one, other):
     assert one.rows.tobytes() == other.rows.tobytes()
     assert one.text.tobytes() == other.text.tobytes()
 
 
 @given(SENTENCES, st.integers(1, 5), st.integers(1, 7))
 @hypothesis_settings(max_examples=80, deadline=None)
-def test_tables_are_added_up_part_by_part(sentences, size, parts):
-    """The order of first appearance, by which the truecaser goes, is that of the whole text."""
+def test_merged_tables_equal_the_table_of_the_whole_text(sentences, size, parts):
+    """The truecaser depends on the order of first appearance in the whole text."""
     _, whole = side_text(sentences)
     tables = [
         side_text(sentences[start : start + size], shard=number)[1]
@@ -113,40 +117,38 @@ def test_tables_are_added_up_part_by_part(sentences, size, parts):
         assert counted(total, field) == counted(whole, field)
     assert by_appearance(total) == by_appearance(whole)
     ranges = [merged([t.part(n, parts) for t in tables]) for n in range(parts)]
-    same_tables(concatenated(ranges), total)
-    same_tables(merged([merged(tables[:1]), merged(tables[1:])] if tables[1:] else tables), total)
+    assert_same_tables(concatenated(ranges), total)
+    assert_same_tables(
+        merged([merged(tables[:1]), merged(tables[1:])] if tables[1:] else tables), total
+    )
 
 
-def test_a_table_on_disk(tmp_path):
+def test_table_is_saved_and_loaded(tmp_path):
     for sentences in ([["Ein", "Hund"], ["Ä", "Hund"]], []):
         _, table = side_text(sentences)
         paths = table.save(tmp_path / "00000.src")
         assert [path.name for path in paths] == ["00000.src.npy", "00000.src.txt"]
-        same_tables(WordTable.load(tmp_path / "00000.src"), table)
+        assert_same_tables(WordTable.load(tmp_path / "00000.src"), table)
 
 
-def test_a_part_of_a_table_keeps_no_file_open(tmp_path):
+def test_part_of_a_table_keeps_no_file_open(tmp_path):
     side_text([["Ein", "Hund"]])[1].save(tmp_path / "00000.src")
     part = WordTable.load(tmp_path / "00000.src").part(0, 1)
     assert sorted(part.words()) == ["Ein", "Hund"]
     assert part.rows.flags.owndata and part.text.flags.owndata
 
 
-def test_two_words_with_one_hash_are_an_error(monkeypatch):
-    hashes = lambda words: np.array([len(word) for word in words], np.uint64)  # noqa: E731
-    monkeypatch.setattr(words, "word_hashes", hashes)
+@pytest.mark.parametrize("shards", [["ab c"], ["ab", "c"]], ids=["one shard", "merged"])
+def test_words_with_equal_hashes_are_an_error(monkeypatch, shards):
+    monkeypatch.setattr(words, "word_hashes", lambda texts: np.full(len(texts), 7, np.uint64))
     with pytest.raises(DataError, match="the same 64-bit hash"):
-        side_text([["ab", "cd"]])
-    hashes = lambda words: np.array([7 for _ in words], np.uint64)  # noqa: E731
-    monkeypatch.setattr(words, "word_hashes", hashes)
-    with pytest.raises(DataError, match="the same 64-bit hash"):
-        merged([side_text([["ab"]])[1], side_text([["c"]])[1]])
+        merged([side_text([shard.split()])[1] for shard in shards])
 
 
 @given(SENTENCES)
 @hypothesis_settings(max_examples=80, deadline=None)
-def test_words_lead_to_their_truecased_forms(sentences):
-    """The counts BPE is learnt from come without a pass over the truecased text."""
+def test_words_are_numbered_by_their_truecased_forms(sentences):
+    """BPE is learnt from the counts of the forms, without another pass over the text."""
     _, table = side_text(sentences)
     tokens = [word for sentence in sentences for word in sentence]
     caser = Truecaser(
@@ -167,8 +169,8 @@ def test_words_lead_to_their_truecased_forms(sentences):
 
 
 @pytest.mark.parametrize("limit", [1, 100, 3_000, 17_000, 19_999, 20_000, 30_000])
-def test_the_most_frequent_words_are_chosen_whatever_the_parts(limit):
-    """Among equally frequent words the hash decides, so the number fits the limit."""
+def test_most_frequent_words_are_the_same_for_any_parts(limit):
+    """Among equally frequent words the hash decides."""
     random = np.random.default_rng(1)
     rows = np.zeros(20_000, WORD)
     rows["hash"] = np.sort(random.integers(0, 2**64, len(rows), dtype=np.uint64))
@@ -178,7 +180,7 @@ def test_the_most_frequent_words_are_chosen_whatever_the_parts(limit):
     counts = table.counts()
     frequent = frequent_words(np.bincount(counts, minlength=FREQUENT + 1), limit)
     chosen = frequent(table)
-    assert abs(len(chosen) - min(limit, len(table))) <= 3 * limit**0.5, "three deviations"
+    assert abs(len(chosen) - min(limit, len(table))) <= 3 * limit**0.5  # three standard deviations
     left_out = counts[~np.isin(rows["hash"], chosen.rows["hash"])]
     assert chosen.counts().min(initial=FREQUENT) >= left_out.max(initial=0)
     parts = concatenated([frequent(table.part(number, 3)) for number in range(3)])

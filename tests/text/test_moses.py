@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from nmtkit.text.moses import Moses, language_code
 from nmtkit.text.words import Numbers
-from tests.prep.real import lines, multi30k, segments
+from tests.prep.real import lines, multi30k
 
 
 @pytest.mark.parametrize(
@@ -131,15 +131,6 @@ def test_moses_regression_test_passes_in_six_languages(shared):
         for line in lines(folder / f"{lang}.txt")
     ]
     assert ours == lines(folder / "truth/results.txt")
-
-
-@pytest.mark.parametrize("lang", ["de", "en"])
-def test_iwslt14_tokens_equal_the_recorded_ones(shared, lang):
-    for part in ("TED.dev2010", "TEDX.dev2012", "TED.tst2010", "TED.tst2011", "TED.tst2012"):
-        raw = segments(shared / f"data/iwslt16_deen/IWSLT16.{part}.de-en.{lang}.xml")
-        moses = Moses(lang, normalize=False)
-        ours = [moses.tokenize(line.replace("\u2019", "'")).lower() for line in raw]
-        assert ours == lines(shared / f"data/iwslt14_deen_tok/tok/IWSLT14.{part}.de-en.{lang}")
 
 
 @pytest.mark.parametrize(
