@@ -20,7 +20,7 @@ from nmtkit.locks import locked
 from nmtkit.prep import tasks
 from nmtkit.prep.clean import clean_shard
 from nmtkit.prep.plan import Plan
-from nmtkit.prep.tasks import Damaged, read_fact
+from nmtkit.prep.tasks import read_fact
 from nmtkit.prep.work import WORK_RECORD, work_folder
 from nmtkit.run import Run
 from tests import ROOT
@@ -304,15 +304,6 @@ def test_foreign_file_in_the_work_folder_is_kept(prepare_run, tmp_path, stopped,
     (work / "notes.txt").write_text("mine")
     prepare_run()
     assert [path.name for path in work.iterdir()] == ["notes.txt"]
-
-
-def test_fact_with_a_missing_file_is_refused_by_name(tmp_path, stopped, small_shards):
-    work = stopped(tmp_path, "encode")
-    fact = read_fact(work, "clean", 1)
-    assert fact.value["kept"] > 0
-    (work / "clean" / "00001.kept.npy").unlink()
-    caught = refused(Damaged, r"clean/00001.kept.npy is damaged", read_fact, work, "clean", 1)
-    assert caught.where == "shard 1 of step clean"
 
 
 def test_models_of_an_interrupted_call_are_learnt_again(prepare_run, tmp_path, stopped, expected):

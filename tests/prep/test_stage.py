@@ -13,7 +13,6 @@ import time
 import tomllib
 from pathlib import Path
 
-import numpy as np
 import pytest
 from typer.main import get_command
 
@@ -26,7 +25,6 @@ from nmtkit.errors import ConfigError, DataError, EnvironmentProblem
 from nmtkit.files import sha256
 from nmtkit.locks import locked
 from nmtkit.prep import request, steps
-from nmtkit.prep.encode import subword_counts
 from nmtkit.prep.fingerprint import fingerprint
 from nmtkit.prep.options import PrepOptions, file_list
 from nmtkit.prep.shards import Shard
@@ -34,7 +32,6 @@ from nmtkit.prep.stage import prep
 from nmtkit.settings import PrepSettings
 from nmtkit.text.side import TextSide
 from nmtkit.text.tokenizer import SIDES
-from nmtkit.text.vocabulary import EOS, UNK
 from nmtkit.train.options import TrainOptions
 from nmtkit.train.plan import make_plan
 from tests.manifests import read_json
@@ -286,12 +283,6 @@ def test_first_odd_line_of_real_text_is_found_within_ten_lines(shared, line, ext
     inserted = parallel_text.first_odd_line(src[:line] + [60] * extra + src[line:], tgt)
     removed = parallel_text.first_odd_line(src, tgt[:line] + tgt[line + extra :])
     assert abs(inserted - line) <= 10 and abs(removed - line) <= 10
-
-
-def test_last_line_without_line_feed_is_a_line(run_prep, files):
-    path = files["train"][0]
-    path.write_bytes(path.read_bytes().rstrip(b"\n"))
-    assert run_prep().text_set("train").lines == 60
 
 
 REGISTERED = [
@@ -830,9 +821,3 @@ def test_run_folder_is_named_after_the_data_set(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     assert table.find("demo").name == "demo"
     assert prep("demo", size=50, jobs=1).path == Path("runs/demo")
-
-
-def test_unknown_subwords_are_counted_by_side():
-    ids = np.array([*(UNK, EOS), *(5, EOS), *(4, EOS), *(UNK, UNK, EOS)])
-    counts = {"src_tokens": 2, "tgt_tokens": 3, "src_unknown": 1, "tgt_unknown": 2}
-    assert subword_counts(ids, np.array([2, 2, 2, 3])) == counts

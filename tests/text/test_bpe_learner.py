@@ -7,6 +7,7 @@ import itertools
 import random
 import tracemalloc
 from collections import Counter
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -123,29 +124,24 @@ def test_learner_tracks_the_count_of_every_frequent_pair_at_every_merge(counts, 
         learner.learn(merges)
 
 
+def spy(name):
+    """Count the calls of a method of the learner."""
+    return mock.patch.object(Learner, name, autospec=True, side_effect=getattr(Learner, name))
+
+
 def test_surveys_and_prunes_do_not_change_the_merges(tmp_path, monkeypatch):
-    generator = random.Random(3)
-    counts = Counter(
-        "".join(generator.choices("abcdefgh", k=generator.randint(1, 9))) for _ in range(9000)
-    )
-    calls = Counter()
-    for name in ("_survey", "_prune"):
-        method = getattr(Learner, name)
-
-        def counted(self, *args, name=name, method=method):
-            calls[name] += 1
-            return method(self, *args)
-
-        monkeypatch.setattr(Learner, name, counted)
-    learn_bpe([*counts], [*counts.values()], 700, tmp_path / "codes")
-    assert calls["_prune"]
-    few = calls["_survey"]
-    monkeypatch.setattr(bpe_learner, "SPARE", -1000)
-    learn_bpe([*counts], [*counts.values()], 700, tmp_path / "surveyed")
-    assert calls["_survey"] > 10 * few
-    codes = (tmp_path / "codes").read_bytes()
-    assert (tmp_path / "surveyed").read_bytes() == codes
-    assert codes.decode() == reference_codes(counts, 700)
+    draw = random.Random(3)
+    words = ["".join(draw.choices("abcdefgh", k=draw.randint(1, 9))) for _ in range(9000)]
+    counts, codes, surveys = Counter(words), tmp_path / "codes", {}
+    expected = reference_codes(counts, 700)
+    for spare in (1000, -1000):
+        monkeypatch.setattr(bpe_learner, "SPARE", spare)
+        with spy("_survey") as survey, spy("_prune") as prune:
+            learn_bpe([*counts], [*counts.values()], 700, codes)
+        assert codes.read_text("utf-8") == expected
+        assert prune.called or spare < 0
+        surveys[spare] = survey.call_count
+    assert surveys[-1000] > 10 * surveys[1000]
 
 
 def test_word_counts_beyond_32_bits_give_the_same_merges(tmp_path):
