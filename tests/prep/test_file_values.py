@@ -167,53 +167,53 @@ def test_wrong_line_of_a_table_is_refused_with_its_number(
     assert not (tmp_path / "run").exists()
 
 
+def check_tables(folder, files, tables, **options):
+    """Assert that tables give the corpus of files with one side each; return its file names."""
+    for run, sets in (("files", files), ("tables", tables)):
+        prepare(folder, sets, run, **options)
+    assert read_files(folder / "tables") == read_files(folder / "files")
+    return {*read_files(folder / "tables")}
+
+
 def test_table_with_documents_parses_and_size_equals_two_files(sets, tmp_path):
     write_lines(tmp_path / "ids", (f"d{i // 7}" for i in range(60)))
     leaves = (" ".join(f"(X {word})" for word in src.split()) for src, _ in sets["train"])
     write_lines(tmp_path / "trees", (f"(S {words})" for words in leaves))
     options = {"docs": [f"train={tmp_path / 'ids'}"], "parses": [f"train={tmp_path / 'trees'}"]}
-    two = {name: (tmp_path / f"{name}.en", tmp_path / f"{name}.de") for name in ("train", "dev")}
-    one = {name: [tmp_path / f"{name}.en-de.tsv"] for name in ("train", "dev")}
-    for name, files in (("two", two), ("one", one)):
-        prepare(tmp_path, files, name, size=20, **options)
-    assert read_files("one") == read_files("two")
-    assert "docs/train.txt" in read_files("one")
+    files = {name: (tmp_path / f"{name}.en", tmp_path / f"{name}.de") for name in ("train", "dev")}
+    tables = {name: [tmp_path / f"{name}.en-de.tsv"] for name in ("train", "dev")}
+    assert "docs/train.txt" in check_tables(tmp_path, files, tables, size=20, **options)
 
 
 def test_blank_lines_of_a_table_separate_documents_as_in_two_files(sets, tmp_path):
     """Blank lines have no tab or only tabs. The test set begins with one and has three columns."""
-    two, one = {}, {}
+    files, tables = {}, {}
     for name, rows in sets.items():
         if name == "test":
             rows = [(src, tgt, tgt.upper()) for src, tgt in rows]
         blank = ("",) * len(rows[0])
         documents = [blank, *rows[:4], blank, *rows[4:7], blank, *rows[7:]]
-        two[name] = write(tmp_path, name, documents, ("en", "de", "de1")[: len(blank)])
+        files[name] = write(tmp_path, name, documents, ("en", "de", "de1")[: len(blank)])
         forms = iter([("",), blank, (" ",)])
         lines = (next(forms) if row == blank else row for row in documents)
-        one[name] = [write_table(tmp_path / f"{name}.en-de.tsv", lines)]
-    for form, files in (("two", two), ("one", one)):
-        docs = [f"{name}=blank" for name in sets]
-        prepare(tmp_path, files | {"test": [files["test"]]}, form, docs=docs)
-    assert read_files("one") == read_files("two")
-    assert "docs/test.txt" in read_files("one")
+        tables[name] = [write_table(tmp_path / f"{name}.en-de.tsv", lines)]
+    for values in (files, tables):
+        values["test"] = [values["test"]]
+    docs = [f"{name}=blank" for name in sets]
+    assert "docs/test.txt" in check_tables(tmp_path, files, tables, docs=docs)
 
 
-@pytest.mark.parametrize("suffix", ["", ".gz", ".xz"])
-def test_compressed_table_of_real_text_equals_two_files(tmp_path, shared, suffix):
-    """Text of Europarl."""
+def test_compressed_tables_of_real_text_equal_two_files(tmp_path, shared):
+    """Text of Europarl, and languages from the name of a table."""
     folder = shared / "data/europarl_deen_20k"
     texts = [real.lines(folder / f"train.{side}.xz")[:400] for side in ("de", "en")]
-    assert not any("\t" in line for text in texts for line in text)
     rows = list(zip(*texts, strict=True))
-    two = {
-        "train": write(tmp_path / "in", "train", rows[:300], ("de", "en")),
-        "dev": write(tmp_path / "in", "dev", rows[300:], ("de", "en")),
-    }
-    one = {
-        "train": [write_table(tmp_path / f"train.de-en.tsv{suffix}", rows[:300])],
-        "dev": [write_table(tmp_path / f"dev.tsv{suffix}", rows[300:])],
-    }
-    runs = [prepare(tmp_path, files, name) for name, files in (("two", two), ("one", one))]
-    assert runs[0].manifest().fingerprint == runs[1].manifest().fingerprint
-    assert (runs[1].manifest().src, runs[1].manifest().tgt) == ("de", "en")
+    sets = {"train": rows[:300], "dev": rows[300:]}
+    files = {name: write(tmp_path / "in", name, sets[name], ("de", "en")) for name in sets}
+    expected = prepare(tmp_path, files, "files").manifest().fingerprint
+    for suffix in ("", ".gz", ".xz"):
+        names = {"train": f"train.de-en.tsv{suffix}", "dev": f"dev.tsv{suffix}"}
+        tables = {name: [write_table(tmp_path / names[name], sets[name])] for name in sets}
+        manifest = prepare(tmp_path, tables, f"table{suffix}").manifest()
+        assert (manifest.src, manifest.tgt) == ("de", "en")
+        assert manifest.fingerprint == expected
