@@ -38,6 +38,7 @@ UNSAFE = st.text(st.one_of(st.sampled_from(SPECIAL), st.characters(exclude_categ
         ("a\ud800b", "a b", {"other control character": 1}),
         ("  a  b ", "a b", {"spaces": 1}),
         (" a", "a", {"spaces": 1}),
+        (" a\u00a0b", "a\u00a0b", {"spaces": 1}),
         ("a ", "a", {"spaces": 1}),
         ("in@@ to the @@ end@@", "in@@ to the @@ end@@", {"joiner @@ in the text": 3}),
         ("a@@b", "a@@b", {}),
@@ -113,6 +114,13 @@ def test_words_of_a_line_that_is_far_too_long_are_not_stored():
     assert clean((f"{long}\nshort\n".encode(), b"x\ny\n")).tolist() == [False, True]
     assert clean.reasons["too long"] == {"pairs": 1, "src": 1, "tgt": 0}
     assert len(clean.texts[0].parts) < 10
+
+
+@pytest.mark.parametrize(("subwords", "kept"), [("sentencepiece", False), ("bpe", True)])
+def test_length_of_raw_chinese_text_is_its_number_of_characters(subwords, kept):
+    """For BPE jieba cuts the 12 characters into fewer words."""
+    clean = Cleaner(("zh", "en"), PrepSettings(subwords=subwords, max_words=10))
+    assert clean(("几个人骑着自行车在街上走\n".encode(), b"a b c d\n")).tolist() == [kept]
 
 
 def test_target_is_not_tidied_if_its_source_is_not_utf8():

@@ -16,7 +16,7 @@ from nmtkit.text.side import TextSide
 from nmtkit.text.tidy import tidy
 from nmtkit.text.vocabulary import EOS, UNK, load_vocabularies
 from tests.prep import real
-from tests.prep.corpora import own_files, pairs, prepare, slow_prep, write
+from tests.prep.corpora import count_tokens, own_files, pairs, prepare, slow_prep, write
 from tests.processes import python
 from tests.refused import refused
 
@@ -77,6 +77,20 @@ def test_corpus_and_counts_equal_the_slow_preparation(tmp_path, small_shards, va
     assert train.tgt_unknown == sum(tgt.count(UNK) for _, tgt in expected)
     dropped = sum(reason["pairs"] for reason in cleaning.dropped.values())
     assert cleaning.pairs_in == 300 == len(expected) + dropped
+
+
+@pytest.mark.parametrize(
+    ("joint", "merges"), [(True, {"merges": 30}), (False, {"src_merges": 30, "tgt_merges": 30})]
+)
+def test_manifest_counts_words_types_subwords_and_merges(tmp_path, joint, merges):
+    lines = pairs(100, 3)
+    run = prepared(tmp_path, lines, merges=30, joint_vocab=joint)
+    train, counts = run.manifest().sets[0], dict(merges)
+    for side, text in zip(("src", "tgt"), zip(*lines, strict=True), strict=True):
+        words = count_tokens(map(TextSide.load(run.prep, side).tokens, text))
+        counts |= {f"{side}_words": words.total(), f"{side}_types": len(words)}
+        counts[f"{side}_tokens"] = getattr(train, f"{side}_tokens")
+    assert run.manifest().corpus == counts
 
 
 UNCLEAN_TEST_SET = [

@@ -85,6 +85,7 @@ def test_stored_ids_equal_the_library_on_whole_lines(text, tmp_path, kind, small
     check_ids(run, text, [model] * 2)
     size = len(SentencePiece(model).pieces)
     assert 1900 < len(load_vocabularies(run.prep)[0]) <= size + 1 <= 2401
+    assert run.manifest().corpus["pieces"] == size
     if kind == "unigram":
         parallel = prepared(text, tmp_path / "jobs", *SPM, setting, jobs=3).manifest()
         assert parallel.files == run.manifest().files
@@ -132,6 +133,14 @@ def test_byte_pair_model_of_word_counts_equals_that_of_the_lines(text, tmp_path)
     merges = [p for p in map(library.id_to_piece, range(len(library))) if len(p) > 1]
     ours = [p for p in SentencePiece(tmp_path / "model").pieces if len(p) > 1]
     assert ours == merges and len(ours) > 100
+
+
+def test_sentencepiece_learns_from_the_most_frequent_words_only(tmp_path, monkeypatch):
+    monkeypatch.setattr("nmtkit.text.sentencepiece.MOST_WORDS", 4)
+    counts = {"aab": 9, "abab": 9, "ba": 9, "bbaa": 9, "xyx": 8}
+    learn_sentencepiece(counts, 20, "bpe", tmp_path / "model")
+    letters = {*"".join(SentencePiece(tmp_path / "model").pieces[3:])}
+    assert letters == {"▁", "a", "b"}
 
 
 @pytest.fixture(scope="module")

@@ -77,6 +77,7 @@ def test_dropout_0_gives_the_usual_segmentation_and_dropout_1_characters(bpe, co
         assert nothing(word, Random(1)) == splitter.segment([word])
         assert "".join(everything(word, Random(1))).replace("@@", "") == word
         assert len(everything(word, Random(1))) == len(word)
+    assert merge_with_dropout(["a", "b"], {("a", "b"): 0}.get, 0, lambda: 0.0) == ["ab"]
     # words that hold a marker have no random segmentation
     assert nothing("a</w>b", Random(1)) == nothing("x@@", Random(1)) == []
 
