@@ -310,6 +310,7 @@ def test_models_of_an_interrupted_call_are_learnt_again(prepare_run, tmp_path, s
     work = stopped(tmp_path, "merge")
     for name in ("codes.src.bpe", "vocab.src.txt", "truecase.de"):
         (work / "out" / name).write_text("#version: 0.2\na b\n", "utf-8")
+    (work / "out" / ".vocab.src.txt-abc").write_text("a file that was being written")
     assert contents(prepare_run()) == expected
 
 

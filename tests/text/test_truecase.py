@@ -104,7 +104,9 @@ def test_detruecasing_titlecases_the_first_letter_as_perls_ucfirst(word, first):
     assert detruecase([word, word]) == [first, word]
 
 
-@pytest.mark.parametrize("text", ["word\n", "word 3\n", "word (3/3) other\n"])
+@pytest.mark.parametrize(
+    "text", ["word\n", "word 3\n", "word (3\n", "word 3)\n", "word (3/3) other\n"]
+)
 def test_missing_or_malformed_truecase_model_is_refused(tmp_path, text):
     path = tmp_path / "model"
     path.write_text("good (1/1)\n" + text, encoding="utf-8")
