@@ -51,7 +51,7 @@ def pairs(count, seed=0):
 
 
 def write(folder, name, rows, languages=("en", "de")):
-    """Write a column of text or bytes for each language, as folder/name.en …; return the paths."""
+    """Write a column of text or bytes for each language as folder/name.en …; return the paths."""
     folder.mkdir(parents=True, exist_ok=True)
     paths = tuple(folder / f"{name}.{language}" for language in languages)
     for side, path in enumerate(paths):

@@ -1,5 +1,5 @@
-"""Where documents start: marked by a file, by separating lines or by markup, carried through cleaning,
-and refused where the marks do not fit the text.
+"""Where documents start: marked by a file, by separating lines or by markup, carried through
+cleaning, and refused where the marks do not fit the text.
 """
 
 import itertools

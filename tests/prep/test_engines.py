@@ -1,4 +1,4 @@
-"""Engines: processes, Dask, Ray and a user's Executor give the same bytes, also if a worker is lost."""
+"""Engines: processes, Dask, Ray and a user's Executor give the same bytes, also if a worker dies."""
 
 import functools
 import json

@@ -47,16 +47,17 @@ def read_files(run):
 
 TABLES = "--train train.en-de.tsv --dev dev.en-de.tsv"
 COMMAND_LINES = {
-    "words": "--train train.en train.de --dev dev.en dev.de --test test.en test.de --run words mine",
-    "commas": "mine --train train.en,train.de --dev dev.en,dev.de --test test.en,test.de --run commas",
-    "equals": f"mine --test=test.en test.de {TABLES} --run equals",
+    "words": "--train train.en train.de --dev dev.en dev.de --test test.en test.de mine",
+    "commas": "mine --train train.en,train.de --dev dev.en,dev.de --test test.en,test.de",
+    "equals": f"mine --test=test.en test.de {TABLES}",
 }
 
 
 @pytest.mark.parametrize("form", COMMAND_LINES)
 def test_files_as_words_commas_or_tables_give_the_same_corpus(sets, form):
-    for line in (f"mine {TABLES} --test test.en-de.tsv --run table", COMMAND_LINES[form]):
-        result = call(*line.split(" "))
+    lines = {"table": f"mine {TABLES} --test test.en-de.tsv", form: COMMAND_LINES[form]}
+    for run, line in lines.items():
+        result = call("--run", run, *line.split(" "))
         assert result.exit_code == 0, result.output
     assert read_files(form) == read_files("table")
 

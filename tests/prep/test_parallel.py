@@ -128,7 +128,8 @@ def children(pid):
 SCRIPT = """
 import signal, time
 from nmtkit.parallel import ordered_map
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs are started with it ignored
+# a shell's background jobs are started with SIGINT ignored
+signal.signal(signal.SIGINT, signal.default_int_handler)
 def make():
     return lambda number: (time.sleep(0.1), number)[1]
 for value in ordered_map(make, range(10000), 2):

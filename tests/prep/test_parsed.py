@@ -1,5 +1,5 @@
-"""Parses from the command to the translation: spans follow the rows that are kept, trees that do not
-fit are counted, and a system translates with the spans of its source.
+"""Parses from the command to the translation: spans follow the rows that are kept, trees that do
+not fit are counted, and a system translates with the spans of its source.
 """
 
 import dataclasses

@@ -32,7 +32,7 @@ SINGS = (
 
 
 class SlowTree:
-    """Algorithm 1 as the paper words it: nodes are marked as gone, and tokens are collected anew."""
+    """Algorithm 1 as the paper words it: nodes are marked as gone, tokens are collected anew."""
 
     def __init__(self, tree):
         self.children = [SlowTree(child) for child in tree.children]

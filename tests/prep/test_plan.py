@@ -1,5 +1,5 @@
-"""Prep as a whole: the corpus equals a slow preparation, does not depend on the number of workers, and
-every line is kept or counted as dropped.
+"""Prep as a whole: the corpus equals a slow preparation, does not depend on the number of workers,
+and every line is kept or counted as dropped.
 """
 
 import json

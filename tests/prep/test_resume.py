@@ -17,7 +17,7 @@ import pytest
 from nmtkit.errors import ConfigError, DataError, EnvironmentProblem
 from nmtkit.files import check_place
 from nmtkit.locks import locked
-from nmtkit.prep import tasks
+from nmtkit.prep import steps, tasks
 from nmtkit.prep.clean import clean_shard
 from nmtkit.prep.plan import Plan
 from nmtkit.prep.tasks import read_fact
@@ -425,7 +425,9 @@ def test_text_of_failed_and_killed_jobs_is_removed(tmp_path, text, monkeypatch):
         assert not work.exists()
 
 
-def test_array_that_drops_duplicates_runs_twice(prepare_run, expected, stderr):
+def test_array_that_drops_duplicates_runs_twice(prepare_run, expected, stderr, monkeypatch):
+    """Every job compares all pairs, here in two parts."""
+    monkeypatch.setattr(steps, "PART_BYTES", 4000)
     for job, once_more in ((0, True), (1, False), (0, False)):
         stderr()
         prepare_run(shards=2, shard=job)

@@ -1,4 +1,4 @@
-"""Lines in another script than their language's are counted as by a slow search in Unicode's names."""
+"""Lines in another script than their language's are counted as by a search in Unicode's names."""
 
 import random
 import re
@@ -43,6 +43,23 @@ def test_letters_of_a_script_have_its_name_in_unicode():
         ]
         words = NAMES.get(name, {name.upper()})
         assert all({*re.split("[ -]", unicodedata.name(c))} & words for c in matched), name
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ("en-US", ["Latin"]),
+        ("zh-Latn", ["Latin"]),
+        ("zho_Hans", ["Chinese"]),
+        ("ja", ["Japanese", "Chinese"]),
+        ("de-1996", ["Latin"]),
+        ("ca-valencia", ["Latin"]),
+        ("sr-Zzzz", []),  # a script that is not known
+        ("tlh", []),
+    ],
+)
+def test_scripts_of_a_language_are_those_of_its_code_or_subtag(code, expected):
+    assert scripts(code) == expected
 
 
 @pytest.mark.parametrize("lang", ["deu", "eng", "fra", "ron", "spa", "vie", "zho"])

@@ -1,4 +1,4 @@
-"""Shards hold every line once and in order, and are read from the middle of plain or compressed files."""
+"""Shards hold every line once and in order, and are read from the middle of files."""
 
 import gzip
 from dataclasses import replace

@@ -1,5 +1,5 @@
-"""`--size`: the first pairs of a training text, up to the end of a document, give the corpus of files
-that hold no more.
+"""`--size`: the first pairs of a training text, up to the end of a document, give the corpus of
+files that hold no more.
 """
 
 import gzip

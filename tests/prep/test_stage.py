@@ -1,5 +1,5 @@
-"""The prep stage: bad input is refused before anything is written, a prepared corpus appears whole or
-not at all, and a run is not prepared twice by accident.
+"""The prep stage: bad input is refused before anything is written, a prepared corpus appears whole
+or not at all, and a run is not prepared twice by accident.
 """
 
 import gzip

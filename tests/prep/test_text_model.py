@@ -179,7 +179,7 @@ def gzipped(path):
 
 @pytest.fixture(params=["true", "false"])
 def learnt(request, tmp_path, small_shards):
-    """A run whose codes and subword vocabularies are given to others, and its settings but merges."""
+    """A run whose codes and vocabularies are given to others, and its settings but merges."""
     settings = [f"joint_vocab={request.param}", "vocab_threshold=9"]
     files = own_files(tmp_path, pairs(200, 3))
     run = prepare(tmp_path, files, "learnt", [*settings, "merges=60"])

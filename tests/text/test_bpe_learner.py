@@ -1,5 +1,5 @@
-"""The BPE learner: its merges equal subword-nmt's, its pair counts equal plain counts, and its memory
-is bounded.
+"""The BPE learner: its merges equal subword-nmt's, its pair counts equal plain counts, and its
+memory is bounded.
 """
 
 import contextlib
@@ -221,8 +221,8 @@ def test_compacting_removes_the_holes_that_merging_leaves():
 
 
 def test_learner_needs_less_than_250_bytes_a_word(tmp_path):
-    """The words themselves, 27 bytes each, are not counted. Python objects for places and rare pairs
-    would take 1,400 bytes a word.
+    """The words themselves, 27 bytes each, are not counted. Python objects for places and rare
+    pairs would take 1,400 bytes a word.
     """
     draw = np.random.default_rng(5)
     types = 150_000

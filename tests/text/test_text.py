@@ -1,4 +1,4 @@
-"""`TextSide`: a raw line becomes subwords and comes back, from settings or from the files of a run."""
+"""`TextSide`: a raw line becomes subwords and comes back, by settings or by the files of a run."""
 
 import shutil
 import time
@@ -10,7 +10,7 @@ from nmtkit.errors import DataError
 from nmtkit.settings import PrepSettings
 from nmtkit.text.bpe import Bpe, learn_bpe
 from nmtkit.text.side import TextSide
-from nmtkit.text.truecase import learn_truecaser
+from nmtkit.text.truecase import Truecaser, learn_truecaser
 from nmtkit.text.vocabulary import SPECIALS
 from tests.manifests import write_json
 from tests.prep.real import lines
@@ -60,6 +60,7 @@ def test_text_comes_back_and_is_truecased_by_the_learnt_model(prep):
         assert any(piece.endswith("@@") for piece in subwords)
         assert side.decode(subwords) == line
         assert side.surface(subwords) == " ".join(side.tokens(line))
+        assert side.cased_surface(subwords) == side.cased(line)
     assert side.tokens(TEXT[1])[0] == "An"  # never seen inside a sentence: unchanged
     tokens = "the tall engineer looks up the number , doesn &apos;t he ?"
     assert " ".join(side.tokens(TEXT[0])) == tokens
@@ -72,6 +73,8 @@ def test_encode_inside_keeps_the_case_of_known_words(prep):
     assert side.surface(side.encode_inside("Peter's number")) == "Peter &apos;s number"
     assert side.surface(side.encode_inside("NUMBER")) == "number"  # unknown: the usual case
     assert side.encode_inside(" ") == []
+    two_forms = TextSide("en", PrepSettings(), Truecaser({"may": "may"}, frozenset({"may", "May"})))
+    assert (two_forms.encode_inside("May"), two_forms.encode("May")) == (["May"], ["may"])
     joins = [side.splitter.joins_next(piece) for piece in ("a@@", "a")]
     assert joins == [True, False] and not TextSide.load(prep, "tgt").splitter.joins_next("a")
 
@@ -121,6 +124,8 @@ def test_vocab_threshold_undoes_merges_to_rare_subwords(prep, tmp_path):
     assert pieces <= allowed
     assert encoded != [plain.encode(line) for line in TEXT]
     assert [filtered.decode(line) for line in encoded] == TEXT
+    unseen = [word[:size] for word in TEXT[0].split() for size in range(2, len(word))]
+    assert plain.splitter.segment(unseen) == Bpe(prep / "codes.bpe").segment(unseen)
 
 
 def test_special_symbols_in_the_text_are_text(prep):

@@ -12,7 +12,7 @@ from tests.refused import refused
 def test_tokens_are_ordered_by_frequency_then_code_point():
     vocabulary = Vocabulary.from_counts({"b": 2, "a": 2, "Z": 5, "rare": 1}, min_frequency=2)
     assert list(vocabulary) == [*SPECIALS, "Z", "a", "b"]
-    assert "rare" not in vocabulary
+    assert "a" in vocabulary and "rare" not in vocabulary
     counts = {f"w{i}": i % 7 + 1 for i in range(100)}
     turned = dict(reversed(counts.items()))
     assert list(Vocabulary.from_counts(counts)) == list(Vocabulary.from_counts(turned))
