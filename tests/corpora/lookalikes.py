@@ -1,12 +1,12 @@
-"""Archives that look like the published ones, made on the fly of real text: layouts as
-../shared/data/sources.md describes them, few lines.
+"""Write archives that look like the published ones, with a few lines of real text.
 
-Nothing here is derived from the table of data sets, so that a wrong member or a wrong address there
-is found.
+The layouts are those of ../shared/data/sources.md. Nothing is read from datasets.toml, so a wrong
+member or address there makes tests fail.
 """
 
 import gzip
 import io
+import itertools
 import tarfile
 import zipfile
 from pathlib import Path
@@ -15,8 +15,7 @@ from tests.manifests import write_json
 from tests.prep.real import lines, segments
 
 TRAIN, HELD = 150, 12
-
-
+"""Pairs of training text, and of each test set in each archive."""
 PATHS = {
     "de": "europarl_deen_20k/train.{}",
     "fr": "moses_nc5k/nc-5k.{}",
@@ -29,7 +28,7 @@ CODES = {"es": ("spa", "eng"), "ro": ("ron", "eng")}
 
 
 def pool(data, lang):
-    """Real parallel lines of a language with English: (other, English), a long run of them."""
+    """Return real parallel lines of a language and English: (other, English)."""
     read = segments if lang == "vi" else lines
     sides = CODES.get(lang, (lang, "en"))
     both = [read(data / PATHS[lang].format(side))[:600] for side in sides]
@@ -38,20 +37,18 @@ def pool(data, lang):
 
 
 class Text:
-    """Parallel lines to hand out, a fresh stretch each time."""
+    """Parallel lines; each call of `take` returns the next ones."""
 
     def __init__(self, data):
         self._data = data
-        self._pools = {}
-        self._at = {}
+        self._pairs = {}
 
     def take(self, lang, count):
-        """The next lines of a language with English, as {language: lines}."""
-        pairs = self._pools.setdefault(lang, pool(self._data, lang))
-        start = self._at.get(lang, 0)
-        self._at[lang] = start + count
-        stretch = [pairs[i % len(pairs)] for i in range(start, start + count)]
-        return {lang: [pair[0] for pair in stretch], "en": [pair[1] for pair in stretch]}
+        """Return the next lines of a language and English, as {language: lines}."""
+        if lang not in self._pairs:
+            self._pairs[lang] = itertools.cycle(pool(self._data, lang))
+        pairs = itertools.islice(self._pairs[lang], count)
+        return dict(zip((lang, "en"), map(list, zip(*pairs, strict=True)), strict=True))
 
 
 def join(rows):
@@ -63,13 +60,17 @@ def escape(text):
 
 
 def talks(rows):
-    """Three documents of about equal size."""
+    """Split rows into three documents of about equal size."""
     size = -(-len(rows) // 3)
     return [rows[start : start + size] for start in range(0, len(rows), size)]
 
 
 def markup(kind, setid, rows, before, attributes=""):
-    """A set in mteval's markup; `before`: the lines before the segments of each document."""
+    """Return lines in mteval's markup.
+
+    Args:
+        before: the lines before the segments of each document.
+    """
     out = [f'<{kind} setid="{setid}" srclang="any">']
     for number, talk in enumerate(talks(rows), 1):
         out += [f'<doc docid="{number}"{attributes} genre="any">', *before]
@@ -79,19 +80,19 @@ def markup(kind, setid, rows, before, attributes=""):
 
 
 def sgm(kind, setid, rows):
-    """mteval's SGM, as WMT publishes it."""
+    """Return mteval's SGM, as WMT publishes it."""
     return join(markup(kind, setid, rows, ["<p>"], ' sysid="ref"' * (kind == "refset")))
 
 
 def ted_set(name, rows, kind):
-    """WIT3's XML."""
+    """Return a test set in WIT3's XML."""
     before = ["<url>http://x</url>", "<description>R&amp;D</description>", "<title>Title</title>"]
     head = ['<?xml version="1.0" encoding="UTF-8"?>', "<mteval>"]
     return join([*head, *markup(kind, name, rows, before), "</mteval>"])
 
 
 def ted_train(lang, rows):
-    """WIT3's training text: lines of metadata, then the sentences of a talk."""
+    """Return WIT3's training text: lines of metadata, then the sentences of a talk."""
     out = []
     for number, talk in enumerate(talks(rows), 1):
         out += [
@@ -108,69 +109,76 @@ def ted_train(lang, rows):
     return join(out)
 
 
+COMPRESSIONS = {".tar": "", ".xz": "xz", ".bz2": "bz2"}
+
+
 def tarball(path, members):
+    """Write a tarball, compressed as its suffix says (else gzip), and return its path.
+
+    Args:
+        members: name -> bytes, or a TarInfo for a link or a device.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(path, "w" if path.suffix == ".tar" else "w:gz") as one:
-        folders = sorted({str(Path(name).parent) for name in members} - {"."})
-        for name in folders:
+    with tarfile.open(path, f"w:{COMPRESSIONS.get(path.suffix, 'gz')}") as archive:
+        for name in sorted({str(Path(name).parent) for name in members} - {"."}):
+            folder = tarfile.TarInfo(name)
+            folder.type = tarfile.DIRTYPE
+            archive.addfile(folder)
+        for name, content in members.items():
+            if isinstance(content, tarfile.TarInfo):
+                archive.addfile(content)
+                continue
             info = tarfile.TarInfo(name)
-            info.type = tarfile.DIRTYPE
-            one.addfile(info)
-        for name, data in members.items():
-            info = tarfile.TarInfo(name)
-            info.size = len(data)
-            one.addfile(info, io.BytesIO(data))
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
+    return path
 
 
 def zipped(path, members):
     """Write a zip and return its path."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as one:
-        for name, data in members.items():
-            one.writestr(name, data)
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
     return path
 
 
-def wmt(folder, text):
-    """Training text and test sets of WMT."""
-    pairs = {lang: text.take(lang, TRAIN // 3) for lang in ("de", "fr")}
+NEWS = "training/news-commentary-v{}.{{lang}}-en.{{side}}"
+WMT_TRAINING = {
+    "wmt13/training-parallel-europarl-v7.tgz": ("training/europarl-v7.{lang}-en.{side}", "de fr"),
+    "wmt13/training-parallel-commoncrawl.tgz": ("commoncrawl.{lang}-en.{side}", "de fr"),
+    "wmt13/training-parallel-un.tgz": ("un/undoc.2000.{lang}-en.{side}", "fr"),
+    "wmt14/training-parallel-nc-v9.tgz": (NEWS.format(9), "de fr"),
+    "wmt17/training-parallel-nc-v12.tgz": (NEWS.format(12), "de"),
+    "wmt17/rapid2016.tgz": ("rapid2016.{lang}-en.{side}", "de"),
+    "wmt10/training-giga-fren.tar": ("giga-fren.release2.fixed.{side}.gz", "fr"),
+}
+"""Archive -> pattern of its members, and its languages."""
 
-    def train(archive, pattern, langs=("de", "fr"), pack=bytes, more=None):
-        """An archive of training text, in both languages of each pair."""
+
+def wmt_training(folder, text):
+    pairs = {lang: text.take(lang, TRAIN // 3) for lang in ("de", "fr")}
+    for archive, (pattern, langs) in WMT_TRAINING.items():
+        pack = gzip.compress if pattern.endswith(".gz") else bytes
         members = {
             pattern.format(lang=lang, side=side): pack(join(rows))
-            for lang in langs
+            for lang in langs.split()
             for side, rows in pairs[lang].items()
         }
-        tarball(folder / archive, members | (more or {}))
-
-    def test(archive, langs, **patterns):
-        """An archive of test sets: kind=the pattern of its members."""
-        members = {}
-        for lang in langs:
-            for side, rows in text.take(lang, HELD).items():
-                for kind, pattern in patterns.items():
-                    members[pattern.format(lang=lang, side=side)] = sgm(kind, "newstest", rows)
+        if "commoncrawl" in archive:
+            members["commoncrawl.de-en.annotation"] = b"x\n"
         tarball(folder / archive, members)
 
-    train("wmt13/training-parallel-europarl-v7.tgz", "training/europarl-v7.{lang}-en.{side}")
-    annotation = {"commoncrawl.de-en.annotation": b"x\n"}
-    crawl = "wmt13/training-parallel-commoncrawl.tgz"
-    train(crawl, "commoncrawl.{lang}-en.{side}", more=annotation)
-    train("wmt13/training-parallel-un.tgz", "un/undoc.2000.{lang}-en.{side}", ["fr"])
-    news = "training/news-commentary-v{}.{{lang}}-en.{{side}}"
-    train("wmt14/training-parallel-nc-v9.tgz", news.format(9))
-    train("wmt17/training-parallel-nc-v12.tgz", news.format(12), ["de"])
-    train("wmt17/rapid2016.tgz", "rapid2016.{lang}-en.{side}", ["de"])
-    giga = "giga-fren.release2.fixed.{side}.gz"
-    train("wmt10/training-giga-fren.tar", giga, ["fr"], gzip.compress)
+
+def wmt_tests(folder, text):
     for year in range(2008, 2014):
         path = f"{'' if year == 2011 else 'test/'}newstest{year}-src.{{side}}.sgm"
-        test(f"wmt{year - 2000:02}/test.tgz", ("de", "fr", "es"), srcset=path)
+        members = wmt_test(text, ("de", "fr", "es"), {"srcset": path})
+        tarball(folder / f"wmt{year - 2000:02}/test.tgz", members)
     path = "test-full/newstest2014-{lang}en-"
-    sides = {"srcset": path + "src.{side}.sgm", "refset": path + "ref.{side}.sgm"}
-    test("wmt14/test-full.tgz", ("de", "fr"), **sides)
-    for year in (2015, 2017):
+    patterns = {"srcset": path + "src.{side}.sgm", "refset": path + "ref.{side}.sgm"}
+    tarball(folder / "wmt14/test-full.tgz", wmt_test(text, ("de", "fr"), patterns))
+    for year in (2015, 2017):  # each direction has its own set
         members = {}
         for src, tgt in (("en", "de"), ("de", "en")):
             rows = text.take("de", HELD)
@@ -180,50 +188,62 @@ def wmt(folder, text):
         tarball(folder / f"wmt{year - 2000}/test.tgz", members)
 
 
+def wmt_test(text, langs, patterns):
+    """Return the members of an archive of test sets; patterns: kind of markup -> member."""
+    return {
+        pattern.format(lang=lang, side=side): sgm(kind, "newstest", rows)
+        for lang in langs
+        for side, rows in text.take(lang, HELD).items()
+        for kind, pattern in patterns.items()
+    }
+
+
+EARLY = [f"TED.{name}" for name in ("dev2010", "tst2010", "tst2011", "tst2012")]
+
+
+def ted(text, lang, pair, year, sets, train=True):
+    """Return the members of WIT3's archive of a language pair."""
+    members = {f"{pair}/README": b"WIT3\n"}
+    if train:
+        for side, rows in text.take(lang, TRAIN).items():
+            members[f"{pair}/train.tags.{pair}.{side}"] = ted_train(side, rows)
+    for name in sets:
+        for side, rows in text.take(lang, HELD).items():
+            kind = "srcset" if pair.startswith(side) else "refset"
+            path = f"{pair}/IWSLT{year}.{name}.{pair}.{side}.xml"
+            members[path] = ted_set(name, rows, kind)
+    return members
+
+
 def wit3(folder, text):
-    """TED archives; some only inside the whole release of their year, some flat."""
-
-    def archive(lang, pair, year, sets, train=True):
-        members = {}
-        if train:
-            members |= {
-                f"{pair}/train.tags.{pair}.{side}": ted_train(side, rows)
-                for side, rows in text.take(lang, TRAIN).items()
-            }
-        for name in sets:
-            for side, rows in text.take(lang, HELD).items():
-                kind = "srcset" if pair.startswith(side) else "refset"
-                path = f"{pair}/IWSLT{year}.{name}.{pair}.{side}.xml"
-                members[path] = ted_set(name, rows, kind)
-        return {f"{pair}/README": b"WIT3\n"} | members
-
-    early = [f"TED.{name}" for name in ("dev2010", "tst2010", "tst2011", "tst2012")]
-    root, tests = folder / "wit3", ["TED.tst2014"]
-    german = archive("de", "de-en", 14, [*early, "TEDX.dev2012"])
+    """Write TED archives; some are only inside the release of their year."""
+    root = folder / "wit3"
+    german = ted(text, "de", "de-en", 14, [*EARLY, "TEDX.dev2012"])
     tarball(root / "2014-01/texts/de/en/de-en.tgz", german)
-    tarball(root / "2014-01/texts/en/es/en-es.tgz", archive("es", "en-es", 14, early))
+    tarball(root / "2014-01/texts/en/es/en-es.tgz", ted(text, "es", "en-es", 14, EARLY))
     for lang in ("es", "ro"):
         path = root / f"2014-01-test/texts/en/{lang}/en-{lang}.tgz"
-        tarball(path, archive(lang, f"en-{lang}", 14, tests, train=False))
-    inner = {}
+        tarball(path, ted(text, lang, f"en-{lang}", 14, ["TED.tst2014"], train=False))
+    later = [f"TED.tst{year}" for year in (2013, 2014, 2015)]
+    releases = {}
     for lang, pair, year, sets in (
-        ("ro", "en-ro", 14, early),
-        ("vi", "en-vi", 15, [*early, "TED.tst2013"]),
-        ("fr", "en-fr", 15, [*early, "TED.tst2013"]),
-        ("zh", "zh-en", 15, [*early, "TED.tst2013"]),
+        ("ro", "en-ro", 14, EARLY),
+        ("vi", "en-vi", 15, [*EARLY, later[0]]),
+        ("fr", "en-fr", 15, [*EARLY, later[0]]),
+        ("zh", "zh-en", 15, [*EARLY, later[0]]),
     ):
         name = f"20{year}-01/texts/{pair.replace('-', '/')}/{pair}.tgz"
-        tarball(folder / "tmp.tgz", archive(lang, pair, year, sets))
-        inner.setdefault(year, {})[name] = (folder / "tmp.tgz").read_bytes()
-    (folder / "tmp.tgz").unlink()
-    for year, members in inner.items():
+        inner = tarball(folder / "tmp.tgz", ted(text, lang, pair, year, sets))
+        releases.setdefault(year, {})[name] = inner.read_bytes()
+    inner.unlink()
+    for year, members in releases.items():
         tarball(folder / f"20{year}-01.tgz", members)
-    french = archive("fr", "en-fr", 17, [*early, *(f"TED.tst{y}" for y in (2013, 2014, 2015))])
+    french = ted(text, "fr", "en-fr", 17, [*EARLY, *later])
     tarball(root / "2017-01-trnted/texts/en/fr/en-fr.tgz", french)
 
 
 def opus(folder, text):
-    """OPUS's zips: OpenSubtitles with .ids, News Commentary without."""
+    """Write OPUS's zips: OpenSubtitles with .ids, News Commentary without."""
     news = text.take("es", TRAIN)
     members = {f"News-Commentary.en-es.{side}": join(rows) for side, rows in news.items()}
     zipped(folder / "OPUS-News-Commentary/v11/moses/en-es.txt.zip", members)
@@ -235,7 +255,9 @@ def opus(folder, text):
 
 
 def tvsub(folder, data):
-    """The repository at one commit; real episodes, cut short, and the real dev and test sets."""
+    """Write the repository at one commit, with the first lines of real episodes and all real dev
+    and test sets.
+    """
     commit = "76a07be477ea311d7ab3becfe7b264936992b20d"
     root = f"tvsub-{commit}/data"
     members = {}
@@ -266,7 +288,7 @@ TASKS = (
 
 
 def evaluation(folder):
-    """Lingeval97 and the probing files, a line or two of each."""
+    """Write Lingeval97 and the probing files, with one item and three lines."""
     error = {"type": "subj_verb_agreement", "contrastive": "Der Hund schlafen ."}
     item = {
         "source": "The dog sleeps .",
@@ -281,9 +303,10 @@ def evaluation(folder):
 
 
 def build(folder, data):
-    """Every archive, in folders as published or flat."""
+    """Write every archive, in folders as published or without folders."""
     text = Text(data)
-    wmt(folder, text)
+    wmt_training(folder, text)
+    wmt_tests(folder, text)
     wit3(folder, text)
     opus(folder, text)
     tvsub(folder, data)
@@ -293,3 +316,11 @@ def build(folder, data):
             rows = lines(data / "multi30k" / "raw" / f"{name}.{lang}.gz")
             rows = rows[: TRAIN if name == "train" else HELD]
             (folder / f"{name}.{lang}.gz").write_bytes(gzip.compress(join(rows)))
+
+
+def find(folder, name):
+    """Return the look-alike of a published file, SOURCE/PATH."""
+    for path in folder.rglob(Path(name).name):
+        if str(path).endswith(name) or path.parent in {folder, folder / "probing"}:
+            return path
+    raise AssertionError(f"no look-alike of {name}")

@@ -1,6 +1,4 @@
-"""The formats: against the real files, read a second time by the plainest means; and the
-oddities each format allows.
-"""
+"""Read SGM, XML, TED text and episodes as published; refuse malformed markup."""
 
 import gzip
 import html
@@ -14,12 +12,14 @@ import pytest
 
 from nmtkit.corpora import readers
 from nmtkit.errors import DataError
+from nmtkit.files import open_binary
 from tests.prep.real import lines, real
 from tests.refused import refused
 
 
-def rows(stream):
-    return list(stream.rows)
+@pytest.fixture
+def data(shared):
+    return shared / "data"
 
 
 def texts(stream):
@@ -27,20 +27,31 @@ def texts(stream):
 
 
 def starts(stream):
+    """Return the numbers of the lines that start a document."""
     return [number for number, (_, first) in enumerate(stream.rows) if first]
 
 
-def xml_oracle(path):
-    """Texts and document starts by an XML parser, outer spaces removed."""
-    found, where = [], []
-    data = lzma.decompress(path.read_bytes()) if path.suffix == ".xz" else path.read_bytes()
-    for doc in ElementTree.fromstring(data).iter("doc"):
-        where.append(len(found))
-        found += [" ".join(seg.text.split("\n")).strip() for seg in doc.iter("seg")]
-    return found, where
+def unescaped(path):
+    """Return the lines of a text file without entities and outer spaces."""
+    return [html.unescape(line).strip() for line in lines(path)]
 
 
-# IWSLT's XML
+def parsed(path, inside="."):
+    """Return texts and document starts as Python's XML parser reads them.
+
+    Args:
+        inside: the element of a document that holds the segments.
+    """
+    segments, first = [], []
+    with open_binary(path) as stream:
+        tree = ElementTree.parse(stream)
+    for doc in tree.iter("doc"):
+        first.append(len(segments))
+        segments += [seg.text.replace("\n", " ").strip() for seg in doc.find(inside).iter("seg")]
+    return segments, first
+
+
+# published files
 
 IWSLT = {
     "iwslt15_zhen/IWSLT15.{}.zh-en": "TED.dev2010 TED.tst2010 TED.tst2011 TED.tst2012 TED.tst2013",
@@ -52,106 +63,80 @@ SIZES = {
     "IWSLT15.TED.tst2013.zh-en": (1261, 19),
     "IWSLT15.TED.tst2012.en-vi": (1553, 14),
 }
+"""Lines and talks, where a paper counts them."""
 
 
 @pytest.mark.parametrize(
     "name", [name.format(part) for name, parts in IWSLT.items() for part in parts.split()]
 )
-def test_iwslt_xml(shared, name):
+def test_iwslt_xml_is_read_as_by_an_xml_parser(data, name):
     for lang in name.rpartition(".")[2].split("-"):
-        path = real(shared / "data" / f"{name}.{lang}.xml")
+        path = real(data / f"{name}.{lang}.xml")
         (stream,) = readers.markup(path, lang)
         assert stream.documents
-        assert (texts(stream), starts(stream)) == xml_oracle(path)
+        assert (texts(stream), starts(stream)) == parsed(path)
         if size := SIZES.get(name.partition("/")[2]):
-            assert (len(rows(stream)), len(starts(stream))) == size
+            assert (len(texts(stream)), len(starts(stream))) == size
 
 
 @pytest.mark.parametrize("part", ["dev2010", "tst2010", "tst2011", "tst2012", "tst2013"])
-def test_iwslt_xml_is_the_text_and_the_talks_that_others_took_from_it(shared, part):
-    """HAN's extraction of the same files: text, and line numbers where talks start."""
-    base = shared / "data" / "iwslt15_zhen" / f"IWSLT15.TED.{part}.zh-en"
+def test_iwslt_xml_is_read_as_by_the_authors_of_han(data, part):
+    """Their text, and the line numbers where talks start."""
+    base = data / "iwslt15_zhen" / f"IWSLT15.TED.{part}.zh-en"
     for lang in ("zh", "en"):
-        (stream,) = readers.markup(real(base.with_name(f"{base.name}.{lang}.xml")), lang)
-        assert texts(stream) == [
-            html.unescape(line) for line in lines(base.with_name(f"{base.name}.{lang}"))
-        ]
-        assert starts(stream) == [int(line) for line in lines(base.with_name(f"{base.name}.doc"))]
+        path = base.with_name(f"{base.name}.{lang}")
+        (stream,) = readers.markup(real(path.with_name(f"{path.name}.xml")), lang)
+        assert texts(stream) == [html.unescape(line) for line in lines(path)]
+        assert starts(stream) == [int(line) for line in lines(path.with_suffix(".doc"))]
 
 
-# mteval's SGM
+def test_news_sgm_has_its_segments_and_documents(data):
+    found = []
+    for name, lang in (("test-src.fr.sgm", "fr"), ("test-ref.en.sgm", "en")):
+        path = data / "moses_nc5k" / name
+        (stream,) = readers.markup(path, lang)
+        sgm = "\n".join(lines(path))
+        segments = re.findall(r'^<seg id="\d+">\s*(.*?)\s*</seg>', sgm, re.M)
+        assert texts(stream) == [html.unescape(text) for text in segments]
+        found.append(starts(stream))
+        assert len(found[-1]) == sgm.count("<doc ")
+    assert found[0] == found[1]
 
 
-def test_sgm_of_news(shared):
-    folder = shared / "data" / "moses_nc5k"
-    (src,), (ref,) = (
-        readers.markup(folder / "test-src.fr.sgm", "fr"),
-        readers.markup(folder / "test-ref.en.sgm", "en"),
-    )
-    for stream, name in ((src, "test-src.fr.sgm"), (ref, "test-ref.en.sgm")):
-        plain = re.findall(
-            r'^<seg id="\d+">\s*(.*?)\s*</seg>', "\n".join(lines(folder / name)), re.M
-        )
-        assert texts(stream) == [html.unescape(text) for text in plain]
-        assert len(starts(stream)) == "\n".join(lines(folder / name)).count("<doc ")
-    assert starts(src) == starts(ref)
-
-
-def test_sgm_with_three_references_and_without_quotes(shared):
-    """TVsub's test set; the same references lie beside HAN's outputs as plain text."""
-    streams = readers.markup(
-        real(shared / "data" / "tvsub_zhen" / "processed" / "test" / "test_trg.sgm"), "en"
-    )
+def test_tvsub_sgm_has_three_references(data):
+    """HAN's authors published the references as plain text."""
+    streams = readers.markup(real(data / "tvsub_zhen/processed/test/test_trg.sgm"), "en")
     assert len(streams) == 3
     for number, stream in enumerate(streams, 1):
-        assert texts(stream) == [
-            html.unescape(line)
-            for line in lines(shared / "data" / "han_outputs" / "sub_zh-en" / f"test_tgt_{number}")
-        ]
-        assert (len(rows(stream)), starts(stream)) == (1154, [0, 330])
+        assert texts(stream) == unescaped(data / f"han_outputs/sub_zh-en/test_tgt_{number}")
+        assert (len(texts(stream)), starts(stream)) == (1154, [0, 330])
 
 
-def test_sgm_of_a_system(shared):
-    folder = shared / "data" / "han_outputs" / "sub_zh-en"
-    (stream,) = readers.markup(real(folder / "sub_zh-en_baseline.en.sgm"), "en")
-    assert texts(stream) == [
-        html.unescape(line).strip() for line in lines(folder / "sub_zh-en_baseline.en")
-    ]
+def test_sgm_of_a_systems_output_is_its_plain_text(data):
+    path = data / "han_outputs/sub_zh-en/sub_zh-en_baseline.en"
+    (stream,) = readers.markup(real(path.with_name(f"{path.name}.sgm")), "en")
+    assert texts(stream) == unescaped(path)
 
 
-# WMT's XML
-
-
-def test_wmt_xml(shared):
-    path = real(shared / "data" / "wmt21_xml" / "newstest2021.de-fr.all.xml")
-    tree = ElementTree.fromstring(
-        "\n".join(lines(path)).removeprefix("<?xml version='1.0' encoding='utf-8'?>")
-    )
+def test_wmt_xml_is_read_as_by_an_xml_parser(data):
+    path = real(data / "wmt21_xml" / "newstest2021.de-fr.all.xml")
     for lang, side in (("de", "src"), ("fr", "ref")):
         (stream,) = readers.markup(path, lang)
-        expected, where = [], []
-        for doc in tree.iter("doc"):
-            where.append(len(expected))
-            expected += [seg.text.strip() for seg in doc.find(side).iter("seg")]
-        assert (texts(stream), starts(stream)) == (expected, where)
-        assert len(where) == 61
+        assert (texts(stream), starts(stream)) == parsed(path, side)
+        assert len(starts(stream)) == 61
     refused(DataError, "no segments in 'en'", readers.markup, path, "en")
 
 
-# oddities
-
-
-def write(tmp_path, text, name="x.sgm"):
-    path = tmp_path / name
-    path.write_bytes(text.encode() if isinstance(text, str) else text)
-    return path
+# markup that the formats allow
 
 
 def markup(tmp_path, text, lang="en"):
-    return readers.markup(write(tmp_path, text), lang)
+    path = tmp_path / "x.sgm"
+    path.write_text(text, "utf-8")
+    return readers.markup(path, lang)
 
 
-def test_quotes_case_breaks_entities_and_bare_ampersands(tmp_path):
+def test_sgm_may_vary_in_quotes_case_line_breaks_and_entities(tmp_path):
     text = """<REFSET setid=x><DOC docid=a sysid='one'><P>
     <SEG ID=1>AT&T &amp; R&amp;amp;D &lt;b&gt; &#228;&#xE4; &#10;x &copy;</SEG><seg
     id="2" > over
@@ -161,29 +146,32 @@ def test_quotes_case_breaks_entities_and_bare_ampersands(tmp_path):
     assert starts(stream) == [0, 2]
 
 
-def test_two_documents_by_different_translators_are_one_reference(tmp_path):
-    text = (
-        '<doc docid="a" sysid="Ann"><seg>x</seg></doc><doc docid="b" sysid="Bob"><seg>y</seg></doc>'
+@pytest.mark.parametrize(
+    ("documents", "references"),
+    [
+        (["a1", "b2"], [["a1", "b2"]]),  # each document by another translator
+        (["a1", "a2", "b1", "b2"], [["a1", "b1"], ["a2", "b2"]]),
+        (["a1", "b1", "a2", "b2"], [["a1", "b1"], ["a2", "b2"]]),
+    ],
+)
+def test_repeated_documents_of_sgm_are_further_references(tmp_path, documents, references):
+    text = "".join(
+        f'<doc docid="{doc}" sysid="{translator}"><seg>{doc}{translator}</seg></doc>'
+        for doc, translator in documents
     )
-    assert [texts(stream) for stream in markup(tmp_path, text)] == [["x", "y"]]
+    assert [texts(stream) for stream in markup(tmp_path, text)] == references
 
 
-def test_references_interleaved_or_one_after_the_other(tmp_path):
-    docs = {
-        key: f'<doc docid="{key[0]}" sysid="{key[1]}"><seg>{key}</seg></doc>'
-        for key in ("a1", "a2", "b1", "b2")
-    }
-    for order in (["a1", "a2", "b1", "b2"], ["a1", "b1", "a2", "b2"]):
-        found = markup(tmp_path, "".join(docs[key] for key in order))
-        assert [texts(stream) for stream in found] == [["a1", "b1"], ["a2", "b2"]]
-
-
-def test_two_translators_in_wmt_xml_and_no_output_of_a_system(tmp_path):
+def test_wmt_xml_has_a_stream_for_each_translator_and_none_for_systems(tmp_path):
     doc = """<doc id="{0}"><src lang="de"><p><seg id="1">s{0}</seg></p></src><hyp system="X" language="en"><seg id="1">bad</seg></hyp>
     <ref lang="en" translator="A"><p><seg id="1">a{0}</seg></p></ref><ref lang="en" translator="B"><seg id="1">b{0}</seg></ref></doc>"""
     text = "<dataset>" + doc.format(1) + doc.format(2) + "</dataset>"
     assert [texts(stream) for stream in markup(tmp_path, text)] == [["a1", "a2"], ["b1", "b2"]]
     assert [texts(stream) for stream in markup(tmp_path, text, "de")] == [["s1", "s2"]]
+
+
+A, B = ("<doc docid=a sysid={}><seg>x</seg></doc>", "<doc docid=b sysid={}><seg>x</seg></doc>")
+A_OF_TWO_SEGMENTS = "<doc docid=a sysid=2><seg>x</seg><seg>y</seg></doc>"
 
 
 @pytest.mark.parametrize(
@@ -193,145 +181,33 @@ def test_two_translators_in_wmt_xml_and_no_output_of_a_system(tmp_path):
         ("just text\n", "no segments"),
         ("<tmx><tu><tuv xml:lang='en'><seg>x</seg></tuv></tu></tmx>", "no segments"),
         ("<doc docid=a></doc>", "no segments"),
+        ("\n" + 200_000 * "<doc", "no segments"),
+        (f"<doc {400_000 * 'a'}>", "no segments"),
         ("<doc docid=a>\n<seg id=1>x\n<seg id=2>y</seg></doc>", "not closed"),
         ("<doc docid=a>\n<seg id=1>x", "not closed"),
         ("<doc docid=a>\n" + 100_000 * "<seg>", "not closed"),
-        ("\n" + 200_000 * "<doc", "no segments"),
-        (f"<doc {400_000 * 'a'}>", "no segments"),
         ("<doc docid=a>\n<seg id=1>x</doc><doc docid=b><seg>y</seg></doc>", "not closed"),
-        (
-            (
-                "<doc docid=a sysid=1><seg>x</seg></doc><doc docid=a"
-                " sysid=2><seg>x</seg><seg>y</seg></doc>"
-            ),
-            "differ in document 'a'",
-        ),
-        (
-            (
-                "<doc docid=a sysid=1><seg>x</seg></doc><doc docid=a sysid=2><seg>x</seg></doc><doc"
-                " docid=b sysid=2><seg>x</seg></doc>"
-            ),
-            "document 'b'",
-        ),
+        (A.format(1) + A_OF_TWO_SEGMENTS, "differ in document 'a'"),
+        (A.format(1) + A.format(2) + B.format(2), "document 'b'"),
     ],
 )
-def test_what_cannot_be_read(tmp_path, text, message):
-    caught = refused(DataError, message, markup, tmp_path, text)
-    assert "x.sgm" in caught.where
-    assert caught.hint
-    if message == "not closed":
-        assert "line 2" in caught.where
+def test_malformed_markup_is_refused_with_its_place(tmp_path, text, message):
+    error = refused(DataError, message, markup, tmp_path, text)
+    assert ("x.sgm, line 2" if message == "not closed" else "x.sgm") in error.where
+    assert error.hint
 
 
-def test_no_compressed_bomb(tmp_path, monkeypatch):
+def test_markup_that_decompresses_to_too_much_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(readers, "LARGEST", 1 << 20)
     path = tmp_path / "x.sgm.gz"
     path.write_bytes(gzip.compress(bytes(readers.LARGEST + 1), 1))
     refused(DataError, "more than 1 MiB", readers.markup, path, "en")
 
 
-def test_no_entity_bomb(tmp_path):
-    """Entities of a document type are never expanded."""
-    laughs = (
-        '<!DOCTYPE d [<!ENTITY a "haha"><!ENTITY b "&a;&a;&a;&a;">]><doc'
-        ' docid="a"><seg>&b;&b;</seg></doc>'
-    )
-    assert texts(markup(tmp_path, laughs)[0]) == ["&b;&b;"]
-
-
-# TED training text
-
-
-def train_tags(path):
-    """A real XML set as WIT3 publishes training text: metadata with tags, sentences bare.
-    Returns text, and sentences by talk.
-    """
-    out, talks = [], []
-    for line in lines(path):
-        if line.startswith(
-            (
-                "<url>",
-                "<keywords>",
-                "<talkid>",
-                "<title>",
-                "<description>",
-                "<reviewer",
-                "<translator",
-                "<speaker",
-            )
-        ):
-            out.append(line)
-        elif line.startswith("<doc"):
-            talks.append([])
-        elif found := re.match(r'<seg id="\d+">\s*(.*?)\s*</seg>', line):
-            out.append(found[1])
-            talks[-1].append(html.unescape(found[1]))
-    return "\n".join(out) + "\n", talks
-
-
-@pytest.mark.parametrize("lang", ["zh", "en"])
-def test_ted_without_its_metadata(shared, tmp_path, lang):
-    text, talks = train_tags(
-        shared / "data" / "iwslt15_zhen" / f"IWSLT15.TED.tst2013.zh-en.{lang}.xml"
-    )
-    path = write(tmp_path, text)
-    stream = readers.ted(path)
-    assert stream.documents
-    assert texts(stream) == [line for talk in talks for line in talk]
-    assert starts(readers.ted(path)) == [sum(map(len, talks[:i])) for i in range(len(talks))]
-    kept = texts(readers.ted(path, ["title", "description"]))
-    assert len(kept) == sum(map(len, talks)) + 2 * len(talks)
-    assert not any(line.startswith("<") for line in kept)
-
-
-def test_ted_titles_begin_their_talk(tmp_path):
-    talk = (
-        '<doc docid="1">\n<url>u</url>\n<title>T &amp; t</title>\n<reviewer href="x">r</reviewer>\n'
-        " a \n\nb\n</doc>\n"
-    )
-    path = write(tmp_path, talk + "<url>u</url>\n<i>c</i>\n<title></title>\nd")
-    assert rows(readers.ted(path)) == [
-        (b"a", True),
-        (b"", False),
-        (b"b", False),
-        (b"<i>c</i>", True),
-        (b"d", True),
-    ]
-    kept = rows(readers.ted(path, ["title"]))
-    assert kept == [
-        (b"T & t", True),
-        (b"a", False),
-        (b"", False),
-        (b"b", False),
-        (b"<i>c</i>", True),
-        (b"", True),
-        (b"d", False),
-    ]
-
-
-# episodes
-
-
-def test_episodes_are_documents(shared, tmp_path):
-    sizes, paths = [], []
-    with tarfile.open(
-        fileobj=io.BytesIO(
-            lzma.decompress(
-                (shared / "data" / "tvsub_zhen" / "train_episodes_000-699.tar.xz").read_bytes()
-            )
-        )
-    ) as one:
-        for number in range(0, 700, 50):
-            data = one.extractfile(f"{number}.zh").read()
-            paths.append(write(tmp_path, data, f"{number}.zh"))
-            sizes.append(data.count(b"\n"))
-    stream = readers.document_files(paths)
-    assert stream.documents
-    found = rows(stream)
-    assert len(found) == sum(sizes)
-    assert [i for i, (_, first) in enumerate(found) if first] == [
-        sum(sizes[:i]) for i in range(len(sizes))
-    ]
+def test_entities_of_a_document_type_are_not_expanded(tmp_path):
+    declared = '<!DOCTYPE d [<!ENTITY a "haha"><!ENTITY b "&a;&a;&a;&a;">]>'
+    (stream,) = markup(tmp_path, declared + '<doc docid="a"><seg>&b;&b;</seg></doc>')
+    assert texts(stream) == ["&b;&b;"]
 
 
 @pytest.mark.parametrize(
@@ -345,5 +221,66 @@ def test_episodes_are_documents(shared, tmp_path):
         ("&#1114112;&#xD800;", "\ufffd?"),
     ],
 )
-def test_unescape_once(text, expected):
+def test_entities_of_xml_are_unescaped_once(text, expected):
     assert readers.unescape(text.encode()).decode() == expected
+
+
+# TED training text, and episodes
+
+METADATA = re.compile("<(url|keywords|talkid|title|description|reviewer|translator|speaker)")
+
+
+@pytest.mark.parametrize("lang", ["zh", "en"])
+def test_ted_text_has_the_sentences_of_each_talk_and_metadata_on_request(data, tmp_path, lang):
+    """A test set in XML, written as WIT3 publishes training text: metadata and bare sentences."""
+    text, talks = [], []
+    for line in lines(data / "iwslt15_zhen" / f"IWSLT15.TED.tst2013.zh-en.{lang}.xml"):
+        if METADATA.match(line):
+            text.append(line)
+        elif line.startswith("<doc"):
+            talks.append([])
+        elif segment := re.match(r'<seg id="\d+">\s*(.*?)\s*</seg>', line):
+            text.append(segment[1])
+            talks[-1].append(html.unescape(segment[1]))
+    path = tmp_path / "train.tags"
+    path.write_text("\n".join(text) + "\n", "utf-8")
+    stream = readers.ted(path)
+    assert stream.documents
+    assert texts(stream) == [line for talk in talks for line in talk]
+    assert starts(readers.ted(path)) == [sum(map(len, talks[:i])) for i in range(len(talks))]
+    with_metadata = texts(readers.ted(path, ["title", "description"]))
+    assert len(with_metadata) == sum(map(len, talks)) + 2 * len(talks)
+    assert not any(line.startswith("<") for line in with_metadata)
+
+
+@pytest.mark.parametrize(
+    ("keep", "expected", "documents"),
+    [
+        ([], ["a", "", "b", "<i>c</i>", "d"], [0, 3, 4]),
+        (["title"], ["T & t", "a", "", "b", "<i>c</i>", "", "d"], [0, 4, 5]),
+    ],
+)
+def test_metadata_of_ted_starts_a_document_and_titles_may_stay(tmp_path, keep, expected, documents):
+    path = tmp_path / "train.tags"
+    path.write_text(
+        '<doc docid="1">\n<url>u</url>\n<title>T &amp; t</title>\n<reviewer href="x">r</reviewer>\n'
+        " a \n\nb\n</doc>\n<url>u</url>\n<i>c</i>\n<title></title>\nd"
+    )
+    assert texts(readers.ted(path, keep)) == expected
+    assert starts(readers.ted(path, keep)) == documents
+
+
+def test_each_episode_is_a_document(data, tmp_path):
+    sizes, paths = [], []
+    packed = (data / "tvsub_zhen" / "train_episodes_000-699.tar.xz").read_bytes()
+    with tarfile.open(fileobj=io.BytesIO(lzma.decompress(packed))) as archive:
+        for number in range(0, 700, 50):
+            content = archive.extractfile(f"{number}.zh").read()
+            paths.append(tmp_path / f"{number}.zh")
+            paths[-1].write_bytes(content)
+            sizes.append(content.count(b"\n"))
+    stream = readers.document_files(paths)
+    assert stream.documents and len(texts(stream)) == sum(sizes)
+    assert starts(readers.document_files(paths)) == [
+        sum(sizes[:number]) for number in range(len(sizes))
+    ]
