@@ -1,5 +1,5 @@
-"""The lines of the recipes at the scales that no test can afford: what they ask of nmtkit
-exists, and has the papers' sizes and updates.
+"""Check the calls of nmtkit that recipes make at the scales `small` and `full`, without training:
+options exist, and models have the papers' sizes and updates.
 """
 
 import functools
@@ -21,26 +21,24 @@ from nmtkit.score.significance import TESTS
 from nmtkit.train.options import TrainOptions
 from nmtkit.train.plan import make_plan
 from nmtkit.train.schedule import learning_rate
-from tests.recipes.recipe_calls import ROOT, nothing, run_recipe
+from tests.recipes.recipe_calls import ROOT, do_nothing, run_recipe
 
 SIZES = tomllib.loads((ROOT / "tests/recipes/sizes.toml").read_text("utf-8"))
-"""The vocabularies, and the size and the updates of each training, of each recipe."""
+"""Vocabularies, parameters and updates of the trainings of each recipe."""
 DC = ["transformer", "enc-dc", "dec-dc", "full-dc"]
 TRANSFORMERS = {"transformer", "big", "transformer-matched", "attention-rep"}
-STAGES = {
-    "score": "score",
-    "task": "probing",
-    "cost": "cost",
-    "group": "lengths",
-}
-"""What measures the columns of a kind."""
+STAGES = {"score": "score", "task": "probing", "cost": "cost", "group": "lengths"}
+"""Kind of a paper's column -> the stage or analysis that measures it."""
 COMMANDS = get_command(app).commands
-ABLATED = ("context_encoder", "inter_attention", "context", "context_size")
-KEYS = ("glance", "attentive", "transparent", "segmentation")
+WITHOUT_CONTEXT = {"newscommentary-esen"}
+"""Corpora without documents in the training text; AMN's tables do not train on these corpora."""
+PLANS, PARAMETERS = {}, {}
+"""Caches of `plan_of` and `parameters`: recipes share many trainings."""
 
 
 @pytest.fixture(scope="module")
-def parses(tmp_path_factory):
+def trees(tmp_path_factory):
+    """A folder with parses."""
     folder = tmp_path_factory.mktemp("trees")
     for name in ("train", "dev"):
         (folder / f"{name}.trees").touch()
@@ -48,40 +46,36 @@ def parses(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def with_parses(parses, tmp_path_factory):
-    """A recipe's calls at a scale, asked for once."""
+def at_scale(trees, tmp_path_factory):
+    """A function (recipe, scale) -> the ended recipe, which had parses; each runs once."""
 
     @functools.cache
-    def calls(name, scale):
-        return asked(name, tmp_path_factory.mktemp("lines"), SCALE=scale, PARSES=parses)
+    def at_scale(name, scale):
+        return ended(name, tmp_path_factory.mktemp("lines"), SCALE=scale, PARSES=trees)
 
-    return calls
+    return at_scale
 
 
-def asked(name, folder, code=0, **variables):
-    """A recipe that has ended with a code."""
+def ended(name, folder, code=0, **variables):
+    """Run a recipe whose calls of nmtkit do nothing; assert its exit code."""
     recipe = ROOT / "recipes" / f"{name}.sh"
-    done = run_recipe(recipe, folder, nothing, RUNS=folder / "runs", **variables)
+    done = run_recipe(recipe, folder, do_nothing, RUNS=folder / "runs", **variables)
     assert done.code == code, done.stderr
     return done
 
 
-PLANS, PARAMETERS = {}, {}
-"""By the options of a call, and by the settings of a model: recipes share many."""
-
-
-def planned(values):
-    """What a call of train resolves to."""
+def plan_of(values):
+    """Return the plan of a training, given the options of the call."""
     run = SimpleNamespace(manifest=lambda: SimpleNamespace(preset="", fingerprint=""))
     keys = ("variant", "preset", "config", "assignments", "seed")
-    given = {key: values[key] for key in keys if values[key] is not None}
-    if repr(given) not in PLANS:
-        PLANS[repr(given)] = make_plan(run, TrainOptions.of(given))
-    return PLANS[repr(given)]
+    options = {key: values[key] for key in keys if values[key] is not None}
+    if repr(options) not in PLANS:
+        PLANS[repr(options)] = make_plan(run, TrainOptions.of(options))
+    return PLANS[repr(options)]
 
 
 def parameters(plan, vocabularies):
-    """How many parameters the model of a plan has."""
+    """Return the number of parameters of a plan's model."""
     key = plan.variant, repr(plan.model), vocabularies
     if key not in PARAMETERS:
         with torch.device("meta"):
@@ -91,18 +85,22 @@ def parameters(plan, vocabularies):
 
 
 def trainings(done):
-    """The name and the plan of each training of a recipe, in order; seed 1 is not named."""
-    calls = values_of(done, "train")
-    return [(values["name"].removesuffix("-s1"), planned(values)) for values in calls]
+    """Return the system and the plan of each training of a recipe; names lack the end of seed 1."""
+    calls = options_of(done, "train")
+    return [(values["name"].removesuffix("-s1"), plan_of(values)) for values in calls]
 
 
-def values_of(done, command):
-    """The options of each call of a command."""
-    return [understood(call) for call in done.calls if call[0] == command]
+def plans_of(done):
+    """Return the plans of a recipe by system; its systems have the same plan on every corpus."""
+    return dict(trainings(done))
 
 
-def understood(call):
-    """The options of a call, with defaults; what they name exists."""
+def options_of(done, command):
+    """Return the options of each call of a command, with defaults; check what they name."""
+    return [checked_options(call) for call in done.calls if call[0] == command]
+
+
+def checked_options(call):
     if call[0] == "analyze":
         command = analysis_command(call[1])
         return command.make_context(call[1], list(call[2:])).params | {"analysis": call[1]}
@@ -110,74 +108,67 @@ def understood(call):
     if call[0] == "prep":
         table.find(values["dataset"])
     elif call[0] == "train":
-        planned(values)
+        plan_of(values)
     elif call[0] == "score":
         lengths.groups(values["buckets"] or "dc")
         assert values["test"] in TESTS
     return values
 
 
-WITHOUT_CONTEXT = {"newscommentary-esen"}
-"""Corpora whose training text has no documents: AMN's tables do not train on them."""
-
-
 @pytest.mark.parametrize("scale", ["small", "full"])
 @pytest.mark.parametrize("name", SIZES)
-def test_every_call_is_understood(name, scale, with_parses):
-    done = with_parses(name, scale)
-    (score,), analyses = values_of(done, "score")[-1:], values_of(done, "analyze")
+def test_systems_are_trained_translated_scored_and_analysed(name, scale, at_scale):
+    done = at_scale(name, scale)
+    (score,), analyses = options_of(done, "score")[-1:], options_of(done, "analyze")
     baseline = "rnnsearch-s1" if name.startswith("caru/") else "transformer-s1"
     systems = score["systems"]
-    assert systems == [values["name"] for values in values_of(done, "train")][-len(systems) :]
-    assert values_of(done, "translate")[-1]["systems"] == systems
+    assert systems == [values["name"] for values in options_of(done, "train")][-len(systems) :]
+    assert options_of(done, "translate")[-1]["systems"] == systems
     assert score["against"] == systems[0] == baseline
     assert all(values["systems"] == systems for values in analyses)
     assert all(values["measure"] for values in analyses if values["analysis"] == "cost")
 
 
 @pytest.mark.parametrize("name", SIZES)
-def test_full_has_the_papers_sizes_and_updates(name, with_parses):
+def test_scale_full_has_the_papers_sizes_and_updates(name, at_scale):
     entry = SIZES[name]
     vocabularies, count = Vocabularies(*entry["vocabularies"]), entry["trainings"]
-    sizes, updates = (entry[key] * (count // len(entry[key])) for key in ("millions", "updates"))
-    done = with_parses(name, "full")
+    millions, updates = (entry[key] * (count // len(entry[key])) for key in ("millions", "updates"))
+    done = at_scale(name, "full")
     assert "without a GPU" in done.stderr
     plans = [plan for _, plan in trainings(done)]
-    found = [parameters(plan, vocabularies) / 1e6 for plan in plans]
-    assert found == pytest.approx(sizes, abs=0.0051)
+    assert [parameters(plan, vocabularies) / 1e6 for plan in plans] == pytest.approx(
+        millions, abs=0.0051
+    )
     assert [plan.train.max_steps for plan in plans] == updates
 
 
 @pytest.mark.parametrize("name", SIZES)
-def test_the_papers_numbers_stand_beside_the_table_that_has_them(name, with_parses):
-    """By the stage that measures them; and that has the paper's corpora, and a system for every
-    row that names one.
-    """
-    done = with_parses(name, "full")
+def test_stage_that_measures_a_papers_column_gets_the_papers_table(name, at_scale):
+    """The recipe has the table's corpora, and a system for every row that names one."""
+    done = at_scale(name, "full")
     folder, stem = name.split("/")
-    table = paper.load(paper.PAPERS[folder]).tables.get(stem)
-    calls = {values["analysis"]: values for values in values_of(done, "analyze")}
-    calls["score"] = values_of(done, "score")[-1]
+    printed = paper.load(paper.PAPERS[folder]).tables.get(stem)
+    calls = {values["analysis"]: values for values in options_of(done, "analyze")}
+    calls["score"] = options_of(done, "score")[-1]
     for kind, stage_name in STAGES.items():
-        columns = [column for column in table.columns if column.kind == kind] if table else []
+        columns = [column for column in printed.columns if column.kind == kind] if printed else []
         values = calls.get(stage_name, {"paper": None, "table": None})
-        beside = (str(values["paper"] or ""), values["table"] or "")
-        assert beside == ((folder, stem) if columns else ("", ""))
+        named = str(values["paper"] or ""), values["table"] or ""
+        assert named == ((folder, stem) if columns else ("", ""))
         if columns:
             datasets = dict.fromkeys(column.dataset for column in columns)
             assert [name for name in datasets if name not in WITHOUT_CONTEXT] == done.named("prep")
-            systems = {f"{row.system}-s1" for row in table.rows if row.system}
+            systems = {f"{row.system}-s1" for row in printed.rows if row.system}
             assert systems <= set(values["systems"])
 
 
-@pytest.mark.parametrize(
-    "name", [name for name in SIZES if not name.startswith(("caru/", "memory/"))]
-)
-def test_a_system_is_what_its_name_says(name, with_parses):
-    for system, plan in trainings(with_parses(name, "full")):
-        module = next((dc for dc in ("enc-dc", "dec-dc", "full-dc") if system.startswith(dc)), "pr")
-        own = system if system in {"csan", "transformer-cycle"} else module
-        assert plan.variant == ("transformer" if system in TRANSFORMERS else own)
+@pytest.mark.parametrize("name", [n for n in SIZES if not n.startswith(("caru/", "memory/"))])
+def test_name_of_a_system_says_its_variant_kernel_size_and_layers(name, at_scale):
+    for system, plan in trainings(at_scale(name, "full")):
+        module = next((dc for dc in DC[1:] if system.startswith(dc)), "pr")
+        variant = system if system in {"csan", "transformer-cycle"} else module
+        assert plan.variant == ("transformer" if system in TRANSFORMERS else variant)
         if module == "enc-dc":
             size, layers = system.partition("-f")[2] or "2", system.partition("-layers-")[2]
             assert (str(plan.model["kernel_size"]), plan.model["layers"]) == (size, layers)
@@ -185,116 +176,118 @@ def test_a_system_is_what_its_name_says(name, with_parses):
         assert plan.train.replace == ("uniform" if system == "attention-rep" else "none")
 
 
-def test_small_trains_post_norm_as_the_papers_define(with_parses):
-    for name in SIZES:
-        if name.startswith(("dual_context/", "phrase/")):
-            plans = trainings(with_parses(name, "small"))
-            assert {plan.model["norm"] for _, plan in plans} == {"post"}, name
+@pytest.mark.parametrize("name", [n for n in SIZES if n.startswith(("dual_context/", "phrase/"))])
+def test_scale_small_is_post_norm_as_in_the_papers(name, at_scale):
+    plans = trainings(at_scale(name, "small"))
+    assert {plan.model["norm"] for _, plan in plans} == {"post"}
 
 
-def test_a_control_has_the_parameters_of_the_module(tmp_path):
-    done = asked("dual_context/controls", tmp_path, SCALE="small", SEEDS="3 5")
-    matched = [values["name"] for values in values_of(done, "train") if values["match_parameters"]]
+def test_matched_baseline_has_as_many_parameters_as_the_first_enc_dc(tmp_path):
+    done = ended("dual_context/controls", tmp_path, SCALE="small", SEEDS="3 5")
+    trainings = options_of(done, "train")
+    matched = [values["name"] for values in trainings if values["match_parameters"]]
     assert matched == ["transformer-matched-s3", "transformer-matched-s5"]
     assert done.options("train", "--match-parameters") == ["enc-dc-s3"] * 2
 
 
-def test_the_ladder_of_phrases(with_parses):
-    plans = dict(trainings(with_parses("phrase/table2", "full")))
-    rungs = [
-        tuple(plans[name].model[key] for key in KEYS)
-        for name in ("mean", "max", "max-attn", "pr", "parse")
-    ]
-    assert rungs == [
-        ("mean", False, False, "ngram"),
-        ("max", False, False, "ngram"),
-        ("max", True, False, "ngram"),
-        ("max", True, True, "ngram"),
-        ("max", True, True, "parse"),
-    ]
+def chosen(plans, *keys):
+    """Return some model settings of each plan, by system."""
+    return {name: tuple(plan.model[key] for key in keys) for name, plan in plans.items()}
 
 
-def test_the_rows_of_the_memory(with_parses):
-    """What the paper takes away, and which sentences it reads."""
+def test_systems_of_phrase_table_2_add_the_parts_of_the_model_one_by_one(at_scale):
+    keys = ("glance", "attentive", "transparent", "segmentation")
+    plans = plans_of(at_scale("phrase/table2", "full"))
+    ladder = {name: plans[name] for name in ("mean", "max", "max-attn", "pr", "parse")}
+    assert chosen(ladder, *keys) == {
+        "mean": ("mean", False, False, "ngram"),
+        "max": ("max", False, False, "ngram"),
+        "max-attn": ("max", True, False, "ngram"),
+        "pr": ("max", True, True, "ngram"),
+        "parse": ("max", True, True, "parse"),
+    }
 
-    def read(name):
-        return dict(trainings(with_parses(name, "full")))
 
-    _, *ablations = read("memory/table3").items()
-    assert {plan.variant for _, plan in ablations} == {"amn"}
-    assert {name: tuple(plan.model[key] for key in ABLATED) for name, plan in ablations} == {
+def test_systems_of_memory_table_3_lack_parts_of_the_model(at_scale):
+    plans = plans_of(at_scale("memory/table3", "full"))
+    del plans["transformer"]
+    assert {plan.variant for plan in plans.values()} == {"amn"}
+    keys = ("context_encoder", "inter_attention", "context", "context_size")
+    assert chosen(plans, *keys) == {
         "amn": ("gru", True, "previous", 1),
         "amn-wo-rnn": ("none", True, "previous", 1),
         "amn-wo-attention": ("gru", False, "foreign", 1),
         "amn-wo-both": ("transformer", False, "foreign", 1),
     }
-    _, *sweep = read("memory/table4").items()
+
+
+def test_systems_of_memory_table_4_read_other_contexts(at_scale):
+    plans = plans_of(at_scale("memory/table4", "full"))
+    del plans["transformer"]
     kinds = ("previous", "next", "random")
-    wanted = {(kind, k, "concatenate") for kind in kinds for k in range(1, 6)}
-    wanted |= {(kind, k, "parallel") for kind in kinds for k in range(2, 6)}
-    contexts = [
-        tuple(plan.model[key] for key in ("context", "context_size", "context_join"))
-        for _, plan in sweep
-    ]
-    assert set(contexts) == wanted and len(contexts) == len(wanted)
-    for (name, _), context in zip(sweep, contexts, strict=True):
+    expected = {(kind, k, "concatenate") for kind in kinds for k in range(1, 6)}
+    expected |= {(kind, k, "parallel") for kind in kinds for k in range(2, 6)}
+    contexts = chosen(plans, "context", "context_size", "context_join")
+    assert set(contexts.values()) == expected and len(contexts) == len(expected)
+    for name, context in contexts.items():
         kind, size, *join = name.split("-")[1:] or ("previous", 1)
         assert context == (kind, int(size), *(join or ["concatenate"]))
-    assert [*read("memory/table2")] == ["transformer", "context-aware", "han", "amn", "concat"]
+
+
+def test_memory_table_2_compares_five_models(at_scale):
+    names = ["transformer", "context-aware", "han", "amn", "concat"]
+    assert [*plans_of(at_scale("memory/table2", "full"))] == names
 
 
 @pytest.mark.parametrize("name", ["table2", "table3", "table4", "context_use"])
-def test_small_trains_on_the_demo_corpus_until_its_contexts_are_learnt(name, tmp_path):
-    for variables, steps in (({}, 5000), ({"STEPS": 70}, 70)):
-        done = asked(f"memory/{name}", tmp_path, SCALE="small", **variables)
-        assert {plan.train.max_steps for _, plan in trainings(done)} == {steps}
-        assert f"small-demo-demo-{steps}" in done.options("prep", "--run")[0]
+def test_small_memory_recipes_train_on_the_demo_corpus_for_5000_updates(name, at_scale):
+    done = at_scale(f"memory/{name}", "small")
+    assert {plan.train.max_steps for _, plan in trainings(done)} == {5000}
+    assert "small-demo-demo-5000" in done.options("prep", "--run")[0]
 
 
 @pytest.mark.parametrize(
-    ("name", "option", "expected", "variables"),
+    ("name", "scale", "option", "expected"),
     [
-        ("memory/context_use", "--pairs", [], {"SCALE": "full"}),
-        ("dual_context/probing", "--probes", [""], {"SCALE": "small"}),
-        ("dual_context/probing", "--probes", ["senteval"], {"SCALE": "full"}),
-        ("dual_context/probing", "--probes", ["xprobe"], {"SCALE": "small", "PROBES": "xprobe"}),
+        ("memory/context_use", "full", "--pairs", []),
+        ("dual_context/probing", "small", "--probes", [""]),
+        ("dual_context/probing", "full", "--probes", ["senteval"]),
     ],
 )
-def test_files_of_an_analysis(name, option, expected, variables, tmp_path):
-    assert asked(name, tmp_path, **variables).options("analyze", option) == expected
+def test_files_of_an_analysis_depend_on_the_scale(name, scale, option, expected, at_scale):
+    assert at_scale(name, scale).options("analyze", option) == expected
 
 
-RUNGS = ("caatt", "caembed", "attention_norm")
+def test_variable_probes_chooses_the_files_of_probing(tmp_path):
+    done = ended("dual_context/probing", tmp_path, SCALE="small", PROBES="xprobe")
+    assert done.options("analyze", "--probes") == ["xprobe"]
 
 
-@pytest.mark.parametrize("scale", ["small", "full"])
-def test_the_ladder_of_gates(scale, with_parses):
-    plans = dict(trainings(with_parses("caru/table1", scale)))
-    assert [plan.variant for plan in plans.values()] == [
-        "rnnsearch",
-        "gru-inv",
-        "gatt",
-        *["caru"] * 4,
-    ]
-    assert {name: tuple(plans[name].model[key] for key in RUNGS) for name in list(plans)[3:]} == {
+@pytest.mark.parametrize(
+    ("scale", "hidden", "alignment"),
+    [("small", 512, 256), ("full", 1024, 0)],  # 0: as wide as the state
+)
+def test_systems_of_caru_table_1_add_the_parts_of_the_model_one_by_one(
+    scale, hidden, alignment, at_scale
+):
+    plans = plans_of(at_scale("caru/table1", scale))
+    variants = ["rnnsearch", "gru-inv", "gatt", *["caru"] * 4]
+    assert [plan.variant for plan in plans.values()] == variants
+    ladder = {name: plan for name, plan in plans.items() if plan.variant == "caru"}
+    assert chosen(ladder, "caatt", "caembed", "attention_norm") == {
         "plain": (False, "off", "softmax"),
         "caatt": (True, "off", "softmax"),
         "caembed": (True, "state", "softmax"),
         "caru": (True, "state", "l1_exp_nx"),
     }
-    assert {plan.model["d_hidden"] for plan in plans.values()} == {
-        512 if scale == "small" else 1024
-    }
-    assert {plan.model["d_embedding"] for plan in plans.values()} == {256}
-    widths = [
-        plan.model["d_alignment" if plan.variant == "rnnsearch" else "alignment_width"]
-        for plan in plans.values()
-    ]
-    assert set(widths) == {256 if scale == "small" else 0}  # 0: as wide as the state
+    assert set(chosen(plans, "d_hidden", "d_embedding").values()) == {(hidden, 256)}
+    baseline = plans.pop("rnnsearch").model["d_alignment"]
+    widths = chosen(plans, "alignment_width").values()
+    assert {(baseline,), *widths} == {(alignment,)}
 
 
-def test_big_french_has_the_smaller_dropout(tmp_path):
-    done = asked("phrase/table1", tmp_path, SCALE="full")
+def test_big_has_the_smaller_dropout_in_french_alone(at_scale):
+    done = at_scale("phrase/table1", "full")
     models = [plan.model for _, plan in trainings(done)]
     for key in ("dropout", "attention_dropout"):
         assert [model[key] for model in models] == [0.1, 0.1, 0.3, 0.3, 0.1, 0.1, 0.1, 0.1]
@@ -302,38 +295,42 @@ def test_big_french_has_the_smaller_dropout(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["length", "agreement"])
-def test_big_at_small_is_twice_as_wide_and_learns_half_as_fast(name, tmp_path):
-    """Captions and the demo corpus have presets of their own, with other sizes and schedules."""
-    done = asked(f"phrase/{name}", tmp_path, SCALE="small")
-    plans = dict(trainings(done))
+def test_small_big_is_twice_as_wide_and_has_half_the_learning_rate(name, at_scale):
+    """Captions and the demo corpus have presets with other sizes and schedules."""
+    plans = plans_of(at_scale(f"phrase/{name}", "small"))
     base, big = plans["transformer"], plans["big"]
     assert [big.model[key] / base.model[key] for key in ("d_model", "d_ff", "heads")] == [2, 2, 2]
-    peaks = [
+    base_peak, big_peak = (
         learning_rate(plan.train, plan.model["d_model"], plan.train.warmup) for plan in (base, big)
-    ]
-    assert peaks[1] == pytest.approx(peaks[0] / 2, rel=0.02)
+    )
+    assert big_peak == pytest.approx(base_peak / 2, rel=0.02)
 
 
-def test_the_rung_of_parses_needs_parses(parses, tmp_path):
-    without = asked("phrase/table2", tmp_path, SCALE="small")
+def test_system_with_parses_is_left_out_without_parses(trees, at_scale, tmp_path):
+    without = ended("phrase/table2", tmp_path, SCALE="small")
     assert "the row +Parsing is left out" in without.stderr
     assert "parse-s1" not in without.options("train", "--system")
-    given = asked("phrase/table2", tmp_path, SCALE="small", PARSES=parses)
-    assert given.options("prep", "--parses") == [
-        f"{name}={parses / name}.trees" for name in ("dev", "train")
-    ]
-    assert given.options("prep", "--run") != without.options("prep", "--run")
-    assert "parse-s1" in given.options("train", "--system")
-    parsed = asked("phrase/table2", tmp_path, SCALE="small", PARSER="stanza")
-    assert "parse-s1" in parsed.options("train", "--system")
+    parsed = at_scale("phrase/table2", "small")
+    files = [f"{name}={trees / name}.trees" for name in ("dev", "train")]
+    assert parsed.options("prep", "--parses") == files
+    by_parser = ended("phrase/table2", tmp_path, SCALE="small", PARSER="stanza")
+    for done in (parsed, by_parser):
+        assert "parse-s1" in done.options("train", "--system")
+        assert done.options("prep", "--run") != without.options("prep", "--run")
 
 
-def test_what_the_caller_may_choose(tmp_path):
-    chosen = {"SEEDS": "3 5", "STEPS": 70, "PRESET": "tiny", "FROM_DIR": "/data", "PAIRS": "a,b,c"}
-    done = asked("phrase/agreement", tmp_path, SCALE="full", **chosen)
+def test_variables_choose_seeds_steps_preset_folder_and_pairs(tmp_path):
+    variables = {
+        "SEEDS": "3 5",
+        "STEPS": 70,
+        "PRESET": "tiny",
+        "FROM_DIR": "/data",
+        "PAIRS": "a,b,c",
+    }
+    done = ended("phrase/agreement", tmp_path, SCALE="full", **variables)
     names = [f"{system}-s{seed}" for system in ("transformer", "pr", "big") for seed in (3, 5)]
     assert done.options("train", "--system") == names
-    plans = [plan.train for _, plan in trainings(done)]
+    plans = [plan_of(values).train for values in options_of(done, "train")]
     assert [(plan.seed, plan.max_steps) for plan in plans] == [(3, 70), (5, 70)] * 3
     for command, option, expected in (
         ("prep", "--from-dir", "/data"),
@@ -343,58 +340,55 @@ def test_what_the_caller_may_choose(tmp_path):
         ("score", "--against", "transformer-s3"),
     ):
         assert done.options(command, option) == [expected]
-    # systems of other budgets have other runs
+    # Each budget has its own run.
     assert all(run.endswith("-tiny-70") for run in done.options("prep", "--run"))
 
 
-def test_of_several_seeds_the_first_is_looked_into(tmp_path):
-    done = asked("dual_context/kernel_size", tmp_path, SCALE="small", SEEDS="3 5")
-    looked = [values["systems"] for values in values_of(done, "analyze")]
+def test_analyses_read_the_first_of_several_seeds(tmp_path):
+    done = ended("dual_context/kernel_size", tmp_path, SCALE="small", SEEDS="3 5")
+    analysed = [values["systems"] for values in options_of(done, "analyze")]
     first = ["transformer-s3", "enc-dc-s3", *(f"enc-dc-f{size}-s3" for size in range(3, 9))]
-    assert looked == [first, first]
+    assert analysed == [first, first]
 
 
-def test_a_prepared_run_keeps_its_corpus_and_notes(tmp_path):
+def test_variable_run_uses_a_prepared_corpus_and_keeps_notes(tmp_path):
     results = tmp_path / "mine/recipes/dual_context/table1/score"
     for path in (results / "test/table.md", results / "notes.md"):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("before")
     (tmp_path / "mine" / "prep").mkdir(parents=True)
     (tmp_path / "mine" / "prep" / "manifest.json").touch()
-    done = asked("dual_context/table1", tmp_path, SCALE="small", RUN=tmp_path / "mine")
+    done = ended("dual_context/table1", tmp_path, SCALE="small", RUN=tmp_path / "mine")
     assert not done.named("prep")
     runs = {run for call in done.calls for run in done.options(call[0], "--run")}
     assert runs == {str(tmp_path / "mine")}
     assert (results / "test/table.md").read_text() == ""
     assert (results / "notes.md").read_text() == "before"
-    several = asked("dual_context/table2", tmp_path, code=2, SCALE="small", RUN=tmp_path / "mine")
+    several = ended("dual_context/table2", tmp_path, code=2, SCALE="small", RUN=tmp_path / "mine")
     assert "leave RUN out" in several.stderr
 
 
-def test_a_recipe_stops_where_nmtkit_does(tmp_path):
-    def stops(call):
-        return (75, "", "stopped\n") if "enc-dc-s1" in call else nothing(call)
+def test_recipe_ends_with_the_exit_code_of_a_stopped_training(tmp_path):
+    def stop(call):
+        return (75, "", "stopped\n") if "enc-dc-s1" in call else do_nothing(call)
 
     recipe = ROOT / "recipes" / "dual_context" / "table1.sh"
-    done = run_recipe(recipe, tmp_path, stops, SCALE="small", RUNS=tmp_path / "runs")
+    done = run_recipe(recipe, tmp_path, stop, SCALE="small", RUNS=tmp_path / "runs")
     names = ["transformer-s1", "csan-s1", "enc-dc-s1"]
     assert done.code == 75 and done.options("train", "--system") == names
 
 
-def test_a_preset_has_its_own_sizes(tmp_path):
-    """Also of the recurrent models, which small gives others."""
-    done = asked("compare_all", tmp_path, SCALE="small", PRESET="demo")
-    plans = dict(trainings(done))
+def test_preset_gives_recurrent_models_its_own_sizes(tmp_path):
+    plans = plans_of(ended("compare_all", tmp_path, SCALE="small", PRESET="demo"))
     for name in ("rnnsearch", "gru-inv", "caru"):
         assert plans[name].model["d_hidden"] == 256
 
 
-def test_each_half_of_the_comparison_has_a_run_of_its_own(tmp_path):
-    """But for one corpus with one preset; then the page has one run."""
-    done = asked("compare_all", tmp_path, code=2, SCALE="smoke", RUN=tmp_path / "mine")
+def test_comparison_has_two_runs_unless_both_halves_have_one_preset(tmp_path):
+    done = ended("compare_all", tmp_path, code=2, SCALE="smoke", RUN=tmp_path / "mine")
     assert not done.calls and "leave RUN out" in done.stderr
     for preset, runs in (("", 2), ("demo", 1)):
-        done = asked("compare_all", tmp_path, SCALE="smoke", PRESET=preset)
+        done = ended("compare_all", tmp_path, SCALE="smoke", PRESET=preset)
         assert len(set(done.options("train", "--run"))) == runs
         assert len(done.options("report", "--also")) == runs - 1
 
@@ -412,12 +406,13 @@ def test_each_half_of_the_comparison_has_a_run_of_its_own(tmp_path):
         ("full", {}, (70, 70), ["wmt14-ende", "ted-zhen"], ["cost", "attention"] * 2),
     ],
 )
-def test_all_models_have_one_budget(scale, more, steps, datasets, analyses, tmp_path):
-    """In each half of the comparison that no paper has; at full the halves are of one size, too."""
-    done = asked("compare_all", tmp_path, SCALE=scale, SEEDS="1 2", STEPS=70, **more)
+def test_models_of_each_half_of_the_comparison_have_the_same_training_settings(
+    scale, more, steps, datasets, analyses, tmp_path
+):
+    done = ended("compare_all", tmp_path, SCALE=scale, SEEDS="1 2", STEPS=70, **more)
     halves = {}
-    for values in values_of(done, "train"):
-        halves.setdefault(values["run"], []).append(planned(values))
+    for values in options_of(done, "train"):
+        halves.setdefault(values["run"], []).append(plan_of(values))
     assert [[plan.variant for plan in plans[::2]] for plans in halves.values()] == [
         [*DC, "pr", "rnnsearch", "gru-inv", "caru"],
         ["transformer", "amn", "context-aware", "han", "concat"],
@@ -427,7 +422,7 @@ def test_all_models_have_one_budget(scale, more, steps, datasets, analyses, tmp_
         first, *others = (plan.train.model_copy(update={"seed": 0}) for plan in plans)
         assert first.max_steps == updates and all(other == first for other in others)
     assert (done.named("prep"), done.named("analyze")) == (datasets, analyses)
-    (page,) = values_of(done, "report")
+    (page,) = options_of(done, "report")
     assert [page["run"], *page["also"]] == [*halves]
     assert all(f"{updates} updates" in page["title"] for updates in steps)
 
@@ -435,44 +430,43 @@ def test_all_models_have_one_budget(scale, more, steps, datasets, analyses, tmp_
 @pytest.mark.parametrize(
     ("name", "more"), [("table3", ["context"]), ("table4", []), ("context_use", ["context"])]
 )
-def test_small_says_who_uses_the_context(name, more, tmp_path):
-    """By the demo corpus's pronouns; of a corpus of one's own by the pairs that are named, or
-    none.
-    """
-    for pairs, expected in (
-        ({}, "pronouns"),
-        ({"PAIRS": "a,b,c,d"}, "a,b,c,d"),
-        ({"PAIRS": ""}, None),
-    ):
-        done = asked(f"memory/{name}", tmp_path, SCALE="small", **pairs)
-        assert done.named("analyze") == more + ["agreement"] * bool(expected)
-        if expected:
-            last = values_of(done, "analyze")[-1]
-            assert (last["pairs"], last["context"]) == (expected, "true,none,foreign")
+def test_small_memory_recipes_analyse_pronouns_or_the_named_pairs(name, more, at_scale, tmp_path):
+    name = f"memory/{name}"
+    by_default, named, without = (
+        at_scale(name, "small"),
+        *(ended(name, tmp_path, SCALE="small", PAIRS=pairs) for pairs in ("a,b,c,d", "")),
+    )
+    for done, pairs in ((by_default, "pronouns"), (named, "a,b,c,d")):
+        assert done.named("analyze") == [*more, "agreement"]
+        last = options_of(done, "analyze")[-1]
+        assert (last["pairs"], last["context"]) == (pairs, "true,none,foreign")
+    assert without.named("analyze") == more
 
 
 @pytest.mark.parametrize("line", ["0", "abc", "-3"])
-def test_a_line_that_is_no_number_is_refused_before_any_work(line, tmp_path):
-    done = asked("caru/table2", tmp_path, code=2, SCALE="small", LINE=line)
+def test_line_that_is_not_a_number_is_refused_before_any_call(line, tmp_path):
+    done = ended("caru/table2", tmp_path, code=2, SCALE="small", LINE=line)
     assert not done.calls and f"not '{line}'" in done.stderr
-    assert asked("caru/table3", tmp_path, SCALE="small", LINE="12").options(
-        "analyze", "--sentence"
-    ) == ["12"]
+
+
+def test_variable_line_chooses_the_sentence(tmp_path):
+    done = ended("caru/table3", tmp_path, SCALE="small", LINE="12")
+    assert done.options("analyze", "--sentence") == ["12"]
 
 
 @pytest.mark.parametrize("scale", ["", "tiny"])
-def test_the_scale_is_asked_for(scale, tmp_path):
-    done = asked("dual_context/table1", tmp_path, code=2, SCALE=scale)
+def test_missing_or_unknown_scale_is_refused_before_any_call(scale, tmp_path):
+    done = ended("dual_context/table1", tmp_path, code=2, SCALE=scale)
     assert "SCALE=smoke" in done.stderr and not done.calls
 
 
-def test_a_macs_bash_can_read_the_recipes():
+def test_recipes_use_no_feature_that_bash_3_lacks():
     """Bash before 4.4 refuses "${x[@]}" of an empty array under set -u."""
     scripts = [*(ROOT / "recipes").rglob("*.sh"), ROOT / "tests/run.sh"]
-    filled = {"systems", "first_seed"}  # by the first system of a table
+    never_empty = {"systems", "first_seed"}
     for script in scripts:
         text = script.read_text("utf-8")
-        for name in set(re.findall(r"\b(\w+)=\(\)", text)) - filled:
+        for name in set(re.findall(r"\b(\w+)=\(\)", text)) - never_empty:
             guarded = '${x[@]+"${x[@]}"}'.replace("x", name)
             assert not re.search(rf"\b{name}\[@\]", text.replace(guarded, "")), f"{script}: {name}"
         newer = (
