@@ -1,1 +1,1 @@
-"""The documents: generated from the program, or their commands run and compared with it."""
+"""Check the documents: generated pages, links, commands and their output."""

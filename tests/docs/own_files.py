@@ -1,11 +1,11 @@
-"""A user's own files with typical defects: an empty side, a long line, odd characters, …"""
+"""Write files of a user with typical defects: an empty side, a long line, odd characters, …"""
 
 from pathlib import Path
 
 from nmtkit.demo import generate
 
-SPEECHES = 4
-"""Lines of a document, of the test set."""
+DOCUMENT = 4
+"""Lines of a document of the test set."""
 
 
 def write_own_files(folder: Path) -> None:
@@ -30,7 +30,6 @@ def write_own_files(folder: Path) -> None:
     write("train.docids", [f"talk-{number // 10}" for number in range(len(src))])
     for name in ("dev", "test"):
         for side in ("en", "de"):
-            text = lines(f"{name}.{side}")[:48]
-            write(f"{name}.{side}", text)
+            write(f"{name}.{side}", lines(f"{name}.{side}")[:48])
     write("test.de1", [line.replace(" aber ", " doch ") for line in lines("test.de")[:48]])
-    write("test.starts", [str(number) for number in range(0, 48, SPEECHES)])
+    write("test.starts", [str(number) for number in range(0, 48, DOCUMENT)])

@@ -1,7 +1,8 @@
-"""The Markdown files of the repository, and what stands in them."""
+"""Find links, anchors, and commands with their output in the Markdown files of the repository."""
 
 import re
 import shlex
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,48 +18,43 @@ CONTINUED = " \\"
 
 
 def text_of(page: Path) -> str:
-    """The text of a page."""
     return page.read_text("utf-8")
 
 
-def without_code(text: str) -> str:
-    """A page's prose: no blocks of code, and no spans of it."""
-    lines = re.sub(r"^```.*?^```", "", text, flags=re.M | re.S).splitlines()
-    return re.sub(
-        r"`[^`\n]*`", "", "\n".join(line for line in lines if not line.startswith("    "))
-    )
+def without_blocks(text: str) -> str:
+    """Return a page without its fenced blocks of code."""
+    return re.sub(r"^```.*?^```", "", text, flags=re.M | re.S)
 
 
 def links(text: str) -> list[str]:
-    """Where a page's links lead."""
-    return re.findall(r"\]\(([^)\s]+)\)", without_code(text))
+    """Return the targets of a page's links."""
+    lines = (line for line in without_blocks(text).splitlines() if not line.startswith("    "))
+    prose = re.sub(r"`[^`\n]*`", "", "\n".join(lines))
+    return re.findall(r"\]\(([^)\s]+)\)", prose)
 
 
 def anchors(text: str) -> set[str]:
-    """The anchors of a page's headings, as GitHub makes them."""
-    found: dict[str, int] = {}
+    """Return the anchors of a page's headings, as GitHub makes them."""
+    counts: Counter[str] = Counter()
     names = set()
-    for title in re.findall(
-        r"^#+ +(.+?) *$", re.sub(r"^```.*?^```", "", text, flags=re.M | re.S), re.M
-    ):
+    for title in re.findall(r"^#+ +(.+?) *$", without_blocks(text), re.M):
         words = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", title).replace("`", "").lower()
         slug = "".join(c for c in words if c.isalnum() or c in " -_").replace(" ", "-")
-        number = found.setdefault(slug, 0)
-        found[slug] += 1
-        names.add(f"{slug}-{number}" if number else slug)
+        names.add(f"{slug}-{counts[slug]}" if counts[slug] else slug)
+        counts[slug] += 1
     return names
 
 
 @dataclass(frozen=True)
 class Block:
-    """A command in a block of code (indented or fenced), and the lines of output below it."""
+    """A command in a block of code (indented or fenced), and the lines of its output."""
 
     command: str
     output: list[str]
 
 
 def code_lines(text: str) -> list[str]:
-    """All lines of blocks of code, an empty one between two blocks."""
+    """Return the lines of all blocks of code, with an empty line between two blocks."""
     lines, fenced = [], False
     for line in text.splitlines():
         if line.startswith("```"):

@@ -1,4 +1,4 @@
-"""The reference of commands and that of settings, written from the program itself.
+"""Write the reference pages of commands and settings from the program.
 
 python -m tests.docs.reference
 """
@@ -31,50 +31,53 @@ def cell(text: str) -> str:
 
 
 def code(text: str) -> str:
-    """Text as code in a cell of a table; empty stays empty."""
+    """Return text as code in a cell of a table; empty text stays empty."""
     return f"`{text}`".replace("|", "\\|") if text else ""
 
 
 def table(header: list[str], rows: list[list[str]]) -> list[str]:
-    """Lines of a table."""
-    return [
-        f"| {' | '.join(header)} |",
-        "|" + "---|" * len(header),
-        *(f"| {' | '.join(row)} |" for row in rows),
-        "",
-    ]
+    """Return the lines of a table, and an empty line."""
+    lines = [header, *rows]
+    head, *body = [f"| {' | '.join(row)} |" for row in lines]
+    return [head, "|" + "---|" * len(header), *body, ""]
 
 
-def unescaped(text: str) -> str:
-    """Text of the program's help without the escapes that keep rich from reading markup."""
-    return text.replace("\\[", "[")
+def option_table(rows: list[list[str]]) -> list[str]:
+    return table(["option", "default", "meaning"], rows)
+
+
+def unescaped(text: str | None) -> str:
+    """Return text of the help without the escapes that keep rich from reading markup."""
+    return (text or "").replace("\\[", "[")
 
 
 def option_row(option) -> list[str]:
-    """What the help says of one option or argument: its name, default and meaning."""
-    is_option = option.opts[0].startswith("-")
-    name = (
-        ", ".join(sorted(option.opts, key=len)) + (f" {option.metavar}" if option.metavar else "")
-        if is_option
-        else option.metavar
-    )
+    """Return name, default and meaning of an option or argument."""
+    name = option.metavar
+    if option.opts[0].startswith("-"):
+        name = " ".join([", ".join(sorted(option.opts, key=len)), option.metavar or ""]).strip()
     default = "" if option.default is None or option.default is False else str(option.default)
-    notes = ["Required."] * option.required + [f"Environment variable: `{option.envvar}`."] * bool(
-        option.envvar
-    )
+    meaning = [cell(unescaped(option.help))]
+    if option.required:
+        meaning.append("Required.")
+    if option.envvar:
+        meaning.append(f"Environment variable: `{option.envvar}`.")
+    return [code(name), code(default), " ".join([*meaning, *limits(option)])]
+
+
+def limits(option) -> list[str]:
+    """Return the sentence on the smallest and the largest value of an option, if any."""
     kind = option if hasattr(option, "min") else getattr(option, "type", None)
     low, high = getattr(kind, "min", None), getattr(kind, "max", None)
     if low is not None and high is not None:
-        notes.append(f"Between {low:g} and {high:g}.")
-    elif high is not None:
-        notes.append(f"At most {high:g}.")
-    elif low is not None:
-        notes.append(f"At least {low:g}.")
-    return [code(name), code(default), " ".join([cell(unescaped(option.help or "")), *notes])]
+        return [f"Between {low:g} and {high:g}."]
+    if high is not None:
+        return [f"At most {high:g}."]
+    return [] if low is None else [f"At least {low:g}."]
 
 
 def common(commands: dict) -> dict[str, list[str]]:
-    """The options that all commands have alike, by name."""
+    """Return the rows of the options that are the same in all commands, by name."""
     rows = [
         {option.name: tuple(option_row(option)) for option in command.get_params(context())}
         for command in commands.values()
@@ -87,24 +90,23 @@ def common(commands: dict) -> dict[str, list[str]]:
 
 
 def context() -> SimpleNamespace:
-    """As much of a call as listing the options takes."""
+    """Return the attributes of a call that listing options needs."""
     return SimpleNamespace(help_option_names=["-h", "--help"], resilient_parsing=False, color=None)
 
 
 def command_lines(
     name: str, command, left_out: dict[str, list[str]], level: str = "##"
 ) -> list[str]:
-    """The part of a command."""
+    """Return the section of a command: its help, its options by panel, and its examples."""
     lines = [f"{level} nmtkit {name}", "", unescaped(command.help.strip()), ""]
     panels: dict[str, list[list[str]]] = {}
     for option in command.params:
         if option.name not in left_out and not getattr(option, "hidden", False):
-            panels.setdefault(getattr(option, "rich_help_panel", None) or FIRST, []).append(
-                option_row(option)
-            )
+            panel = getattr(option, "rich_help_panel", None) or FIRST
+            panels.setdefault(panel, []).append(option_row(option))
     for panel in sorted(panels, key=lambda title: (title == GENERAL, title != FIRST)):
-        lines += [f"**{panel}**", "", *table(["option", "default", "meaning"], panels[panel])]
-    before, _, rest = unescaped(command.epilog or "").partition("\n\n")
+        lines += [f"**{panel}**", "", *option_table(panels[panel])]
+    before, _, rest = unescaped(command.epilog).partition("\n\n")
     examples, _, after = rest.partition("\n\n")
     if examples:
         lines += [before, "", *(f"    {line}" for line in examples.splitlines()), ""]
@@ -124,52 +126,30 @@ def group_lines(commands: dict, left_out: dict[str, list[str]]) -> list[str]:
     """Return the parts of the analyses, after the options that all analyses have."""
     shared = common(commands)
     rows = [row for name, row in shared.items() if name not in left_out]
-    lines = ["Every analysis has:", "", *table(["option", "default", "meaning"], rows)]
+    lines = ["Every analysis has:", "", *option_table(rows)]
     for name, command in commands.items():
         lines += command_lines(f"analyze {name}", command, shared, "###")
     return lines
 
 
 def commands_page() -> str:
-    """The reference of the command line."""
+    """Return the reference of the command line."""
     commands = sub_commands(get_command(app))  # in the order of the help
-    shared = common(
-        {
-            name: sub
-            for name, command in commands.items()
-            for name, sub in (sub_commands(command) or {name: command}).items()
-        }
-    )
-    lines = [
-        "# Command line",
-        "",
-        REMAKE,
-        "`nmtkit COMMAND --help` prints the same in the terminal.",
-        "",
-    ]
+    plain = {}
+    for name, command in commands.items():
+        plain |= sub_commands(command) or {name: command}
+    shared = common(plain)
+    lines = ["# Command line", "", REMAKE]
+    lines += ["`nmtkit COMMAND --help` prints the same in the terminal.", ""]
     lines += [" · ".join(f"[{name}](#nmtkit-{name})" for name in commands), ""]
-    lines += [
-        "All commands have:",
-        "",
-        *table(["option", "default", "meaning"], list(shared.values())),
-    ]
+    lines += ["All commands have:", "", *option_table(list(shared.values()))]
     for name, command in commands.items():
         lines += command_lines(name, command, shared)
         lines += group_lines(sub_commands(command), shared) if sub_commands(command) else []
-    lines += [
-        "## Exit codes",
-        "",
-        *table(
-            ["code", "meaning"],
-            [[code(str(number)), meaning] for number, meaning in EXIT_CODES.items()],
-        ),
-        "## Environment variables",
-        "",
-        *table(
-            ["variable", "meaning"],
-            [[code(name), meaning] for name, meaning in VARIABLES.items()],
-        ),
-    ]
+    codes = [[code(str(number)), meaning] for number, meaning in EXIT_CODES.items()]
+    lines += ["## Exit codes", "", *table(["code", "meaning"], codes)]
+    variables = [[code(name), meaning] for name, meaning in VARIABLES.items()]
+    lines += ["## Environment variables", "", *table(["variable", "meaning"], variables)]
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -206,9 +186,9 @@ VARIABLES = {
 }
 
 
-def setting_rows(rows: list[fields.Setting], section: str) -> list[list[str]]:
-    """Rows of the table of a section."""
-    return [
+def setting_table(rows: list[fields.Setting], section: str) -> list[str]:
+    """Return the table of the settings of a section."""
+    cells = [
         [
             code(f"{section}.{row.name}"),
             code(row.default_text),
@@ -217,35 +197,41 @@ def setting_rows(rows: list[fields.Setting], section: str) -> list[list[str]]:
         ]
         for row in rows
     ]
+    return table(["setting", "default", "values", "meaning"], cells)
+
+
+def base_of(name: str) -> str | None:
+    """Return the variant whose settings a variant extends, the nearest of the listed ones.
+
+    Of variants with the same settings the first in the table of variants is the base.
+    """
+    names = list(VARIANTS)
+    classes = {other: load_variant(other).Settings for other in names}
+    bases = [
+        other
+        for other in names
+        if issubclass(classes[name], classes[other])
+        and (classes[other] is not classes[name] or names.index(other) < names.index(name))
+    ]
+    return max(bases, key=lambda other: len(classes[other].__mro__), default=None)
 
 
 def model_lines() -> list[str]:
     """Return the section `model`: the settings that each variant adds to its base or changes."""
-    header = ["setting", "default", "values", "meaning"]
     described = {
         name: {row.name: row for row in fields.describe(load_variant(name).Settings)}
         for name in VARIANTS
     }
-    classes = {name: load_variant(name).Settings for name in VARIANTS}
     lines: list[str] = []
-    told: list[str] = []
     for name, rows in described.items():
-        bases = [
-            other
-            for other in VARIANTS
-            if issubclass(classes[name], classes[other])
-            and (classes[other] is not classes[name] or other in told)
-        ]
-        told.append(name)
-        base = max(bases, key=lambda other: len(classes[other].__mro__), default=None)
-        own = [row for row in rows.values() if base is None or described[base].get(row.name) != row]
         lines += [f"### {name}", "", f"{load_variant(name).paper}: {VARIANTS[name].summary}.", ""]
-        lines += (
-            [f"The settings of [{base}](#{base})" + (", and:" if own else ", and no others."), ""]
-            if base
-            else []
-        )
-        lines += table(header, setting_rows(own, "model")) if own else []
+        base = base_of(name)
+        inherited = described[base] if base else {}
+        new = [row for row in rows.values() if inherited.get(row.name) != row]
+        if base:
+            more = ", and:" if new else ", and no others."
+            lines += [f"The settings of [{base}](#{base})" + more, ""]
+        lines += setting_table(new, "model") if new else []
     return lines
 
 
@@ -269,28 +255,17 @@ SOURCES = (
 
 
 def settings_page() -> str:
-    """The reference of the settings."""
-    lines = ["# Settings", "", REMAKE, ""]
-    lines += [*SOURCES, ""]
+    """Return the reference of the settings."""
+    lines = ["# Settings", "", REMAKE, "", *SOURCES, ""]
     names = ", ".join(f"[{name}](presets/{name}.toml)" for name in preset_names())
     lines += ["Each preset is a file in [presets](presets) that names the source of its values:"]
     lines += [f"{names}.", ""]
     lines += [" · ".join(f"[{name}](#{name})" for name in (*SECTION_TITLES, "model")), ""]
     for section, title in SECTION_TITLES.items():
-        rows = setting_rows(fields.describe(settings.STAGES[section]), section)
-        lines += [
-            f"## {section}",
-            "",
-            title,
-            "",
-            *table(["setting", "default", "values", "meaning"], rows),
-        ]
-    lines += [
-        "## model",
-        "",
-        "The section `model` depends on the variant (`nmtkit train --variant NAME`).",
-        "",
-    ]
+        rows = fields.describe(settings.STAGES[section])
+        lines += [f"## {section}", "", title, "", *setting_table(rows, section)]
+    lines += ["## model", ""]
+    lines += ["The section `model` depends on the variant (`nmtkit train --variant NAME`).", ""]
     lines += [" · ".join(f"[{name}](#{name})" for name in VARIANTS), "", *model_lines()]
     return "\n".join(lines).rstrip() + "\n"
 

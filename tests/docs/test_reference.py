@@ -1,4 +1,4 @@
-"""The pages that are written from the program are those that it would write now."""
+"""Check that the generated reference pages are current."""
 
 import re
 
@@ -9,11 +9,11 @@ from tests.docs.reference import PAGES, VARIABLES, cell, table
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
-def test_the_reference_is_current(path):
-    assert path.read_text("utf-8") == PAGES[path](), "not current: python -m tests.docs.reference"
+def test_reference_page_is_current(path):
+    assert path.read_text("utf-8") == PAGES[path](), "outdated: python -m tests.docs.reference"
 
 
-def test_a_cell_keeps_its_text_from_being_markup():
+def test_cell_escapes_markup_outside_of_code():
     assert cell("a|b\n  <unk> *x* `c<d|e`") == "a\\|b \\<unk> \\*x\\* `c<d\\|e`"
     assert table(["a", "b"], [["1", "2"]]) == ["| a | b |", "|---|---|", "| 1 | 2 |", ""]
 

@@ -1,7 +1,7 @@
-"""The output that documents show is what their commands print, except numbers, times and bars.
+"""Run the commands of two documents and compare their output, except numbers, times and bars.
 
-Trainings have two updates and the demo corpus a few lines, so only the number of translated lines
-is compared.
+Trainings have two updates and the demo corpus has a few lines, so of translations only the number
+of lines is compared.
 """
 
 import re
@@ -32,7 +32,7 @@ TEXT = re.compile(r"(nmtkit: {3}(?:source {6}|reference {3}|translation )).*")
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch, tmp_path):
-    """A demo corpus of a few lines, one thread, and a folder to work in."""
+    """Use a demo corpus of a few lines, one thread, and an empty folder."""
     generate = demo.generate
     monkeypatch.setattr(
         demo,
@@ -48,7 +48,7 @@ def small(monkeypatch, tmp_path):
 
 
 def masked(line):
-    """A line without what differs from one machine, or one corpus, to another."""
+    """Return a line without what depends on the machine or the corpus."""
     line = TEXT.sub(r"\1", line)
     line = re.sub(r"device cpu \(.*?\), ", "device cpu, ", line)
     line = re.sub(r"bfloat16|(?:oneDNN |default )?float32(?: products)?(?=,|$)", "#", line)
@@ -63,8 +63,8 @@ def masked(line):
     return re.sub(r"[\s#=-]+", " ", line).strip()
 
 
-def play(command):
-    """Lines that a command prints."""
+def run(command):
+    """Run a command, with the first lines of a file if it is `head … | nmtkit …`; return its output."""
     first, _, second = command.partition(" | ")
     stdin = None
     if second:
@@ -83,35 +83,30 @@ def play(command):
 
 
 def compare(page):
-    """Play a page's commands one after the other."""
-    shown = sessions(text_of(ROOT / page))
-    assert shown
-    for block in shown:
-        printed = play(block.command)
+    """Run a page's commands one after the other; assert that their output is known."""
+    blocks = sessions(text_of(ROOT / page))
+    assert blocks
+    for block in blocks:
+        printed = run(block.command)
         if " | " in block.command:
-            assert len(printed) == len(
-                [line for line in block.output if not line.startswith("nmtkit: ")]
-            )
+            shown = [line for line in block.output if not line.startswith("nmtkit: ")]
+            assert len(printed) == len(shown)
             continue
-        known = {masked(line) for line in printed}
-        strange = [
-            line
-            for line in block.output
-            if line.strip() not in {"", "…"} and masked(line) not in known
-        ]
-        assert not strange, "\n".join([block.command, *strange, "printed:", *printed])
+        known = {"", "…", *map(masked, printed)}
+        unknown = [line for line in block.output if masked(line) not in known]
+        assert not unknown, "\n".join([block.command, *unknown, "printed:", *printed])
 
 
-def test_somebodys_own_files(tmp_path):
+def test_page_on_own_files_shows_the_output_of_its_commands(tmp_path):
     write_own_files(tmp_path)
     compare("nmtkit/prep/README.md")
 
 
-def test_the_tour():
+def test_tour_shows_the_output_of_its_commands():
     compare("recipes/tour.md")
 
 
-def test_lines_are_alike_but_for_numbers():
+def test_masked_lines_differ_in_more_than_numbers():
     assert masked("step 50/1,500: loss 2.5, 1m 03s left") == masked("step 2/2: loss 7.25, 0s left")
     assert masked("a  84.78 [81.79, 87.07]  93") == masked("a  – [–, –]  9")
     assert masked("lr 0.000237, 3m 19s left") == masked("lr 4.74e-06, 4s left")

@@ -3,7 +3,7 @@ from tests.device import ON_GPU
 from tests.train.conftest import one_thread  # noqa: F401
 
 FEW = ["transformer"]
-"""The variants on a CPU, where other tests have the rest."""
+"""The variants on a CPU; other tests check the rest there."""
 
 
 def pytest_generate_tests(metafunc):

@@ -1,4 +1,4 @@
-"""A made-up prepared corpus with the lengths and the vocabulary of a real one."""
+"""Make a prepared corpus of random tokens with the lengths and the vocabulary of a real one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.stored import pair_writer
 
 @dataclass(frozen=True)
 class Corpus:
-    """What the speed of a training depends on.
+    """The sizes that the speed of a training depends on.
 
     Attributes:
         preset: of the models.

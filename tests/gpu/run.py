@@ -18,9 +18,9 @@ from tests.device import ON_GPU
 from tests.gpu.table import COMPILED, device_name
 
 LEAST = 60.0
-"""Seconds that the table gets even if the tests took longer than they may."""
+"""Seconds for the table even if the tests have taken all the time."""
 SHARE = 0.35
-"""Of the time, for each of the two parts of the tests."""
+"""The share of the time for each of the two steps of tests."""
 
 
 @dataclass(frozen=True)
@@ -29,9 +29,9 @@ class Step:
 
     Attributes:
         command: its arguments.
-        code: exit code; 124 if the time was over.
-        seconds: it took.
-        last: the last line that it wrote.
+        code: exit code; 124 after a timeout.
+        seconds: its duration.
+        last: the last line of its output.
     """
 
     name: str
@@ -102,8 +102,8 @@ def commit() -> str:
         return ""
 
 
-def main() -> None:
-    """Run all steps; end with 1 if one of them failed, with 3 if there is no GPU."""
+def arguments() -> argparse.Namespace:
+    """Return the options of the command; exit with 2 if a variant is unknown."""
     parser = argparse.ArgumentParser(prog="tests/gpu/run.sh", description=__doc__)
     parser.add_argument("--out", type=Path, required=True, help="folder of the report")
     parser.add_argument("--seconds", type=float, default=570, help="for everything")
@@ -120,6 +120,12 @@ def main() -> None:
     systems = filter(None, given.systems.split(","))
     if unknown := {name.removesuffix(COMPILED) for name in systems} - VARIANTS.keys():
         parser.error(f"--systems: no variant {', '.join(sorted(unknown))} (see nmtkit variants)")
+    return given
+
+
+def main() -> None:
+    """Run all steps; end with 1 if one of them failed, with 3 if there is no GPU."""
+    given = arguments()
     if ON_GPU and not torch.cuda.is_available():
         print("no GPU here; NMTKIT_DEVICE=cpu tries this script on the CPU", file=sys.stderr)
         raise SystemExit(3)
@@ -135,14 +141,18 @@ def main() -> None:
         done.append(run(name, command, limit, out / f"step{number}.log"))
         report(out, done)
     left = max(LEAST, end - time.monotonic())
-    # A row that has begun may take more than a minute.
-    command = ["tests.gpu.table", str(out), "--seconds", f"{max(0.5 * left, left - 75):.0f}"]
-    command += ["--systems", given.systems] if given.systems else []
-    command += [] if ON_GPU else ["--tiny"]
-    done.append(run("table", command, left, out / "table.log"))
+    done.append(run("table", table_command(given, left), left, out / "table.log"))
     report(out, done)
     print((out / "report.md").read_text("utf-8"))
     raise SystemExit(any(step.code for step in done))
+
+
+def table_command(given: argparse.Namespace, left: float) -> list[str]:
+    """Return the command of the table, given the seconds that are left."""
+    # A row that has begun may take more than a minute.
+    command = ["tests.gpu.table", str(given.out), "--seconds", f"{max(0.5 * left, left - 75):.0f}"]
+    command += ["--systems", given.systems] if given.systems else []
+    return command + ([] if ON_GPU else ["--tiny"])
 
 
 if __name__ == "__main__":

@@ -1,14 +1,13 @@
-"""The benchmark table: training speed of every variant over its arithmetic, and search speed.
+"""Measure the training speed of every variant, relative to its arithmetic, and the search speed.
 
     python -m tests.gpu.table FOLDER [--seconds 240] [--tiny] [--systems amn,han]
 
 The command writes table.json and table.md to the folder.
 
-Corpora are made up. Models are trained with nmtkit's own stage for a few updates; their speeds are
-the medians of the later lines of metrics.jsonl during which no CUDA graph was recorded. The most
-important rows come first, and those for which there is no time are left out. `over MACs` is the
-time of a target token relative to that of the Transformer, over the ratio of their
-multiply-accumulates.
+Corpora have random tokens. nmtkit's own stage trains each model for a few updates. The speed is the
+median of the later lines of metrics.jsonl during which no CUDA graph was recorded. The most
+important rows come first; the others are left out if time runs out. `over MACs` is the time of a
+target token relative to that of the Transformer, over the ratio of their multiply-accumulates.
 """
 
 from __future__ import annotations
@@ -57,22 +56,21 @@ BASE, IWSLT, SMALL = (
     Corpus("small", 8_000, 14, 20_000),
 )
 LINES = {BASE: (2, 120), IWSLT: (5, 80), SMALL: (20, 70)}
-"""Updates of a line of the log, and lines of a training. The lines are short, so that some of the
-later ones have no batch of a new shape, whose graph is recorded.
-"""
+"""Updates of a line of the log, and lines of a training. Lines are short, so that some of the later
+lines have no batch of a new shape, for which a graph is recorded."""
 MINUTES = 0.8
-"""Longest training; a slow system writes fewer lines."""
+"""The limit of a training; a slow system writes fewer lines."""
 TINY = {"d_model": 16, "d_ff": 32, "heads": 2, "encoder_layers": 1, "decoder_layers": 1}
 FEW = ("transformer", "han", "caru")
 """The variants of a tiny table."""
 BASELINE = "transformer"
 COMPILED = "-compiled"
-"""Ends the name of a system that is trained with --compile."""
+"""The end of the name of a system that is trained with --compile."""
 BEAMS = (5, 1)
 SEARCHES = {"nmtkit": "auto", "nmtkit, bfloat16": "bfloat16"}
-"""Name of each measured search, and its precision."""
+"""Name of each measured search -> its precision."""
 TOGETHER = 512 if ON_GPU else 64
-"""Sentences of a batch of the other engines."""
+"""Sentences of a batch of CTranslate2 and Hugging Face."""
 COLUMNS = {
     "preset": "preset",
     "system": "system",
@@ -131,21 +129,12 @@ class Bench:
     def training(self, corpus: Corpus, name: str) -> Row:
         """Train a few updates and return the row; a name that ends in COMPILED is compiled."""
         run, variant = self.run(corpus), name.removesuffix(COMPILED)
-        log_every, lines_of_log = (2, 6) if self.tiny else LINES[corpus]
-        updates = log_every * lines_of_log
-        settings = [f"train.max_steps={updates}", f"train.log_every={log_every}"]
-        settings += ["train.checkpoint_every=1000000", "train.log_to=none"]
-        settings += [f"train.max_minutes={MINUTES}"]
-        if self.tiny:
-            settings += ["train.batch_size=200", "train.update_size=400"]
-            sizes = load_variant(variant).adapt(TINY)
-            settings += [f"model.{key}={value}" for key, value in sizes.items()]
         if ON_GPU:
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()
         with graphs_at_lines() as graphs:
-            options = {"assignments": settings, "compile_model": name != variant}
-            train(run, variant=variant, name=name, device=DEVICE, **options)
+            options = {"assignments": self.settings(corpus, variant), "device": DEVICE}
+            train(run, variant=variant, name=name, compile_model=name != variant, **options)
         if name != BASELINE:
             shutil.rmtree(run.system(name).checkpoints)
         lines = [json.loads(line) for line in run.system(name).metrics.read_text().splitlines()]
@@ -153,16 +142,22 @@ class Bench:
         replayed = [i for i in later if graphs[i] == graphs[i - 1]] or later
         speed = statistics.median(lines[i]["tgt_tokens_per_s"] for i in replayed)
         self._speeds[corpus.preset, name] = speed
-        macs = self.macs(corpus, name).train
-        row = {
-            "speed": speed,
-            "graphs": graphs[-1],
-            "memory_gib": lines[-1]["memory_gib"],
-            **self._over_macs(corpus, name),
-        }
+        row = {"speed": speed, "graphs": graphs[-1], "memory_gib": lines[-1]["memory_gib"]}
         if self.peak:
-            row["share_of_peak"] = 2 * macs * speed / self.peak
-        return row
+            row["share_of_peak"] = 2 * self.macs(corpus, name).train * speed / self.peak
+        return row | self._over_macs(corpus, name)
+
+    def settings(self, corpus: Corpus, variant: str) -> list[str]:
+        """Return the assignments of a training."""
+        log_every, lines_of_log = (2, 6) if self.tiny else LINES[corpus]
+        settings = [f"train.max_steps={log_every * lines_of_log}", f"train.log_every={log_every}"]
+        settings += ["train.checkpoint_every=1000000", "train.log_to=none"]
+        settings += [f"train.max_minutes={MINUTES}"]
+        if self.tiny:
+            settings += ["train.batch_size=200", "train.update_size=400"]
+            sizes = load_variant(variant).adapt(TINY)
+            settings += [f"model.{key}={value}" for key, value in sizes.items()]
+        return settings
 
     def _over_macs(self, corpus: Corpus, name: str) -> Row:
         baseline = self._speeds.get((corpus.preset, BASELINE))
@@ -208,7 +203,7 @@ class Bench:
         ]
 
     def timed(self, corpus: Corpus, work: Callable[[], Any], times: int = 3) -> Row:
-        """Return the speed of a search: the median time, after one that does not count."""
+        """Return the speed of a search: the median time after a first one for warming up."""
         seconds = []
         for _ in range(times + 1):
             start = time.perf_counter()
@@ -254,7 +249,7 @@ class Bench:
         return export(self.run(corpus), BASELINE, engine, check=False)
 
     def add(self, corpus: Corpus, system: str, measure: str, work: Callable[[], Row]) -> None:
-        """Measure a row; an error is a row, too."""
+        """Measure a row; an error becomes a row with its message."""
         row: Row = {"preset": corpus.preset, "system": system, "measure": measure}
         start = time.monotonic()
         try:

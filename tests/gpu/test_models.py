@@ -1,8 +1,10 @@
-"""Tests of a GPU beside the contract of the models; the marker `gpu` chooses them.
+"""Compare every model on the GPU with float64 on the CPU; the marker `gpu` selects these tests.
 
-`bash tests/gpu/run.sh` runs them on the GPU; the usual tests run them on the CPU. The sizes are
-those for which fused attention has kernels, unlike those of the contract.
+`bash tests/gpu/run.sh` runs them on the GPU; the usual test command runs them on the CPU, with the
+Transformer alone. Heads have sizes for which fused attention has kernels, unlike in the contract.
 """
+
+import dataclasses
 
 import pytest
 import torch
@@ -39,34 +41,42 @@ def build(variant, dtype=torch.float32, dropout=0.0):
     return model.to(dtype)
 
 
-def on_cpu(batch):
-    """Return a batch in main memory."""
-    context = batch.context and type(batch.context)(
-        **{k: _on_cpu(v) for k, v in vars(batch.context).items()}
-    )
-    return type(batch)(
-        **{k: _on_cpu(v) for k, v in vars(batch).items() if k != "context"}, context=context
-    )
-
-
-def _on_cpu(value):
+def on_cpu(value):
+    """Return a batch, a context or a tuple of these with all tensors in main memory."""
+    if isinstance(value, torch.Tensor):
+        return value.cpu()
     if isinstance(value, tuple):
-        return tuple(type(part)(**{k: _on_cpu(v) for k, v in vars(part).items()}) for part in value)
-    return value.cpu() if isinstance(value, torch.Tensor) else value
+        return tuple(map(on_cpu, value))
+    if dataclasses.is_dataclass(value):
+        return type(value)(**{key: on_cpu(part) for key, part in vars(value).items()})
+    return value
 
 
 def autocast(dtype):
     return torch.autocast(DEVICE, torch.bfloat16, enabled=dtype == torch.bfloat16)
 
 
-def relative(found, expected):
+def relative(actual, expected):
     """Return the largest difference relative to the largest number."""
-    found, expected = found.detach().double().cpu(), expected.detach()
-    return float((found - expected).abs().max() / expected.abs().max())
+    actual, expected = actual.detach().double().cpu(), expected.detach()
+    return float((actual - expected).abs().max() / expected.abs().max())
+
+
+def flat_gradient(loss, model):
+    gradients = torch.autograd.grad(loss, list(model.parameters()), materialize_grads=True)
+    return torch.cat([gradient.double().flatten().cpu() for gradient in gradients])
+
+
+def assert_near(actual, expected, dtype):
+    """Assert that logits and gradients, given as pairs, are near each other."""
+    (logits, gradient), (expected_logits, expected_gradient) = actual, expected
+    assert relative(logits, expected_logits) < TOLERANCE[dtype]
+    similarity = F.cosine_similarity(gradient, expected_gradient, dim=0)
+    assert similarity > (0.99 if dtype == torch.bfloat16 else 0.99999)
 
 
 @both
-def test_logits_and_gradients_are_those_of_float64_on_a_cpu(variant, dtype):
+def test_logits_and_gradients_are_near_those_of_float64_on_a_cpu(variant, dtype):
     batch = batch_for(build(variant), sentences())
     real = (batch.tgt_out != PAD).cpu()
     results = []
@@ -79,17 +89,12 @@ def test_logits_and_gradients_are_those_of_float64_on_a_cpu(variant, dtype):
             logits = full(model, data)
         wide = logits.to(number).flatten(0, 1)
         loss = F.cross_entropy(wide, data.tgt_out.flatten(), ignore_index=PAD)
-        gradients = torch.autograd.grad(loss, list(model.parameters()), materialize_grads=True)
-        flat = torch.cat([gradient.double().flatten().cpu() for gradient in gradients])
-        results.append((logits.detach().cpu()[real], flat))
-    (logits, gradient), (exact_logits, exact_gradient) = results
-    assert relative(logits, exact_logits) < TOLERANCE[dtype]
-    similarity = F.cosine_similarity(gradient, exact_gradient, dim=0)
-    assert similarity > (0.99 if dtype == torch.bfloat16 else 0.99999)
+        results.append((logits.detach().cpu()[real], flat_gradient(loss, model)))
+    assert_near(*results, dtype)
 
 
 @both
-def test_steps_equal_the_whole_and_padding_does_not_matter(variant, dtype):
+def test_logits_step_by_step_or_with_more_padding_are_near_those_of_the_whole(variant, dtype):
     model = build(variant)
     batch = batch_for(model, sentences())
     with torch.no_grad(), autocast(dtype):
@@ -106,27 +111,24 @@ def test_steps_equal_the_whole_and_padding_does_not_matter(variant, dtype):
 
 
 @both
-def test_packed_batches_are_read_as_padded_ones(variant, dtype):
-    """On a GPU, in bfloat16, by the kernels for sentences in a row."""
+def test_packed_batch_has_the_logits_and_gradients_of_a_padded_one(variant, dtype):
+    """On a GPU, bfloat16 uses the kernels for sentences in a row."""
     if not build(variant).reads_packed:
         pytest.skip("training pads the batches of this model")
     model = build(variant)
     padded, packed = batch_for(model, sentences()), packed_for(model, sentences())
     real, results = padded.tgt_out != PAD, []
-    for batch in (padded, packed):
+    for batch in (packed, padded):
         model = build(variant).train()
         with autocast(dtype):
             logits = full(model, batch)
         flat = logits[real] if batch is padded else logits[0, : int(real.sum())]
         loss = F.cross_entropy(flat.float(), padded.tgt_out[real])
-        gradients = torch.autograd.grad(loss, list(model.parameters()))
-        results.append((flat.double().cpu(), torch.cat([g.double().flatten() for g in gradients])))
-    assert relative(results[1][0], results[0][0]) < TOLERANCE[dtype]
-    similarity = F.cosine_similarity(results[1][1], results[0][1], dim=0)
-    assert similarity > (0.99 if dtype == torch.bfloat16 else 0.99999)
+        results.append((flat.double().cpu(), flat_gradient(loss, model)))
+    assert_near(*results, dtype)
 
 
-def test_a_beam_has_its_forced_score(variant):
+def test_log_prob_of_a_beam_is_its_forced_score(variant):
     model = build(variant)
     batch = batch_for(model, sentences())
     settings = SearchSettings(beam=4, max_length_a=0, max_length_b=12)
@@ -141,8 +143,8 @@ def test_a_beam_has_its_forced_score(variant):
 
 def test_dropout_repeats_with_its_seed(variant):
     model = build(variant, dropout=0.3).train()
-    batch, found = batch_for(model, sentences()), []
+    batch, logits = batch_for(model, sentences()), []
     for seed in (1, 1, 2):
         seed_dropout(seed, 1, 1)
-        found.append(full(model, batch))
-    assert torch.equal(found[0], found[1]) and not torch.equal(found[0], found[2])
+        logits.append(full(model, batch))
+    assert torch.equal(logits[0], logits[1]) and not torch.equal(logits[0], logits[2])

@@ -1,4 +1,4 @@
-"""tests/gpu/run.sh on the CPU at tiny sizes, and its message without a GPU."""
+"""Run tests/gpu/run.sh on the CPU with tiny models, and without a GPU."""
 
 import json
 import os
@@ -28,12 +28,12 @@ def run_script(out, device, *arguments):
     return subprocess.run(command, check=False, timeout=600, **options)
 
 
-def test_the_script_on_a_cpu(tmp_path):
+def test_script_on_a_cpu_reports_a_table_of_tiny_models(tmp_path):
     done = run_script(tmp_path, "cpu", "--systems", "transformer")
     assert done.returncode == 0, done.stdout + done.stderr
-    found = json.loads((tmp_path / "report.json").read_text("utf-8"))
-    assert [step["code"] for step in found["steps"]] == [0]
-    rows = {(r["preset"], r["system"], r["measure"]): r for r in found["table"]["rows"]}
+    written = json.loads((tmp_path / "report.json").read_text("utf-8"))
+    assert [step["code"] for step in written["steps"]] == [0]
+    rows = {(r["preset"], r["system"], r["measure"]): r for r in written["table"]["rows"]}
     assert rows["dc-iwslt", "transformer", "training"]["over_macs"] == 1
     report = (tmp_path / "report.md").read_text("utf-8")
     assert "No GPU was used" in report and "| dc-iwslt | transformer | training |" in report
@@ -41,7 +41,7 @@ def test_the_script_on_a_cpu(tmp_path):
 
 
 @pytest.mark.parametrize("on_gpu", [True, False])
-def test_the_steps_name_tests_that_exist(on_gpu, monkeypatch):
+def test_steps_select_existing_tests(on_gpu, monkeypatch):
     monkeypatch.setattr(run, "ON_GPU", on_gpu)
     commands = run.steps(jobs=4)
     assert commands.keys() == {"contract", "tests/gpu"}
@@ -56,26 +56,48 @@ def test_the_steps_name_tests_that_exist(on_gpu, monkeypatch):
         assert (ROOT / "tests" / "gpu" / "test_models.py").exists()
 
 
+def main_ends_with(code, monkeypatch, *arguments):
+    """Assert the exit code of the command behind the script, without a GPU."""
+    monkeypatch.setattr(run, "ON_GPU", False)
+    monkeypatch.setattr(sys, "argv", ["run", *map(str, arguments)])
+    with pytest.raises(SystemExit) as ended:
+        run.main()
+    assert ended.value.code == code
+
+
 @pytest.mark.parametrize("code", [0, 1])
-def test_all_steps_run_and_a_failed_one_ends_the_script_with_1(code, tmp_path, monkeypatch):
+def test_script_runs_all_steps_and_ends_with_1_if_one_fails(code, tmp_path, monkeypatch):
     def end(name, command, limit, log):
         return run.Step(name, command, code if name == "contract" else 0, 0.0, f"last of {name}")
 
     monkeypatch.setattr(run, "run", end)
-    monkeypatch.setattr(run, "ON_GPU", False)
-    monkeypatch.setattr(sys, "argv", ["run", "--out", str(tmp_path)])
-    with pytest.raises(SystemExit) as ended:
-        run.main()
-    assert ended.value.code == code
+    main_ends_with(code, monkeypatch, "--out", tmp_path)
     steps = json.loads((tmp_path / "report.json").read_text("utf-8"))["steps"]
     assert [step["name"] for step in steps] == ["contract", "tests/gpu", "table"]
-    assert "| tests/gpu | 0 | 0 | last of tests/gpu |" in (tmp_path / "report.md").read_text(
-        "utf-8"
-    )
+    report = (tmp_path / "report.md").read_text("utf-8")
+    assert "| tests/gpu | 0 | 0 | last of tests/gpu |" in report
     assert "--tiny" in steps[-1]["command"] and "--systems" not in steps[-1]["command"]
 
 
-def test_the_table_has_a_row_of_everything(tmp_path):
+def test_script_with_systems_runs_only_their_table(tmp_path, monkeypatch):
+    commands = []
+
+    def end(name, command, limit, log):
+        commands.append(command)
+        return run.Step(name, command, 0, 0.0, "")
+
+    monkeypatch.setattr(run, "run", end)
+    main_ends_with(0, monkeypatch, "--out", tmp_path, "--systems", "amn,caru-compiled")
+    ((*_, option, systems, tiny),) = commands
+    assert (option, systems, tiny) == ("--systems", "amn,caru-compiled", "--tiny")
+
+
+def test_script_refuses_an_unknown_system(tmp_path, monkeypatch, capsys):
+    main_ends_with(2, monkeypatch, "--out", tmp_path, "--systems", "amn,cary")
+    assert "no variant cary" in capsys.readouterr().err
+
+
+def test_tiny_table_has_a_row_of_every_training_and_search(tmp_path):
     bench = table.Bench(tmp_path / "runs", tiny=True)
     for measurement in bench.work():
         bench.add(*measurement)
@@ -91,43 +113,22 @@ def test_the_table_has_a_row_of_everything(tmp_path):
     assert "| dc-iwslt | caru | training |" in (tmp_path / "table.md").read_text("utf-8")
 
 
-def test_chosen_systems_are_measured_alone(tmp_path, monkeypatch, capsys):
-    """The Transformer comes first: times of the others are relative to that of the Transformer."""
+def test_table_of_systems_measures_the_baseline_first(tmp_path):
     bench = table.Bench(tmp_path, tiny=True)
     work = bench.work(["amn", "transformer", "caru-compiled"])
     measured = [(system, measure) for _, system, measure, _ in work]
     assert measured == [(name, "training") for name in ("transformer", "amn", "caru-compiled")]
-    begun = []
-
-    def begin(name, command, limit, log):
-        begun.append(command)
-        return run.Step(name, command, 0, 0.0, "")
-
-    monkeypatch.setattr(run, "run", begin)
-    monkeypatch.setattr(run, "ON_GPU", False)
-    monkeypatch.setattr(
-        sys, "argv", ["run", "--out", str(tmp_path), "--systems", "amn,caru-compiled"]
-    )
-    with pytest.raises(SystemExit) as ended:
-        run.main()
-    assert ended.value.code == 0 and len(begun) == 1
-    assert begun[0][begun[0].index("--systems") + 1] == "amn,caru-compiled"
-    monkeypatch.setattr(sys, "argv", ["run", "--out", str(tmp_path), "--systems", "amn,cary"])
-    with pytest.raises(SystemExit) as ended:
-        run.main()
-    assert ended.value.code == 2 and len(begun) == 1
-    assert "no variant cary" in capsys.readouterr().err
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_without_a_gpu_it_says_so(tmp_path):
+def test_script_without_a_gpu_ends_with_3(tmp_path):
     done = run_script(tmp_path / "out", "cuda")
     assert done.returncode == 3 and "no GPU here; NMTKIT_DEVICE=cpu" in done.stderr
     assert not (tmp_path / "out").exists()
 
 
-def test_waits_of_a_step_are_counted(monkeypatch):
-    """torch warns of each wait in a mode of its own; here a stand-in does."""
+def test_waits_of_a_search_are_counted_by_step(monkeypatch):
+    """A GPU warns of each wait in a debug mode; here `look` warns instead."""
     modes = ["default"]
     monkeypatch.setattr(torch.cuda, "get_sync_debug_mode", lambda: modes[-1])
     monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", modes.append)

@@ -1,4 +1,4 @@
-"""The search on the device: it waits at a look only, with fused attention, in 16 bits too.
+"""Search on the GPU: waits, fused attention, replayed CUDA graphs, and scores in 16 bits.
 
 tests/translate/test_gpu_paths.py counts waits on a CPU, with the paths of a GPU.
 """
@@ -32,8 +32,8 @@ FUSED = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION]
 narrow_types = pytest.mark.parametrize("narrow", [torch.bfloat16, torch.float16], ids=str)
 
 
-def found_by(model, **values):
-    """Return the translations of `sentences`, of which some have forced prefixes."""
+def translations(model, **values):
+    """Return the hypotheses of `sentences`; every other sentence has a forced prefix."""
     settings = SearchSettings(max_length_a=0, max_length_b=20, **values)
     batch = batch_for(model, sentences())
     demands = [Demand((i,), (5, 6) if i % 2 else ()) for i in range(len(batch.src))]
@@ -41,7 +41,7 @@ def found_by(model, **values):
 
 
 def in_16_bits(model, narrow):
-    """Return the model, which searches with products of this type."""
+    """Let the model compute products in this type in a search; return the model."""
     for module in model.modules():
         if isinstance(module, Packable):
             module.narrow = narrow
@@ -50,7 +50,7 @@ def in_16_bits(model, narrow):
 
 @contextlib.contextmanager
 def waits(mode):
-    """Let a wait for the GPU be an error, or not."""
+    """Set torch's mode for waits for the GPU: "error" or "default"."""
     if not ON_GPU:
         yield
         return
@@ -63,7 +63,7 @@ def waits(mode):
 
 
 def under(mode, function):
-    """Return the function, run in a mode of `waits`."""
+    """Return the function, called in a mode of `waits`."""
 
     def wrapped(*args):
         with waits(mode):
@@ -73,9 +73,9 @@ def under(mode, function):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_search_waits_at_a_look_only(variant, method, monkeypatch):
+def test_search_waits_for_the_gpu_at_looks_only(variant, method, monkeypatch):
     model = build(variant)
-    expected = found_by(model, **METHODS[method])
+    expected = translations(model, **METHODS[method])
     looks, look = [], beam.Beams.look
 
     def counted(self):
@@ -86,8 +86,8 @@ def test_a_search_waits_at_a_look_only(variant, method, monkeypatch):
     monkeypatch.setattr(recording, "record", under("default", recording.record))
     monkeypatch.setattr(beam.Beams, "look", under("default", counted))
     monkeypatch.setattr(beam.Beams, "keep", under("default", beam.Beams.keep))
-    found = found_by(model, **METHODS[method])
-    assert [[h.ids for h in of] for of in found] == [[h.ids for h in of] for of in expected]
+    actual = translations(model, **METHODS[method])
+    assert [[h.ids for h in of] for of in actual] == [[h.ids for h in of] for of in expected]
     every = beam.LOOK if ON_GPU else 1
     assert looks == sorted({*range(every, looks[-1] + 1, every), looks[-1]})
 
@@ -95,8 +95,8 @@ def test_a_search_waits_at_a_look_only(variant, method, monkeypatch):
 @pytest.mark.skipif(not ON_GPU, reason="tests/translate/test_step_graphs.py has a stand-in")
 @pytest.mark.parametrize("narrow", [None, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("width", [1, 5])
-def test_replayed_steps_find_what_kernels_find(variant, width, narrow, monkeypatch, capsys):
-    """In a batch whose sentences leave, and again, with the graphs of before."""
+def test_replayed_steps_find_the_hypotheses_of_kernels(variant, width, narrow, monkeypatch, capsys):
+    """Sentences leave the batch; the second search uses the graphs of the first."""
     model = in_16_bits(build(variant), narrow)
     batch = batch_for(model, pairs(70, seed=1))
     settings = SearchSettings(beam=width, nbest=width, max_length_a=0, max_length_b=60)
@@ -107,18 +107,18 @@ def test_replayed_steps_find_what_kernels_find(variant, width, narrow, monkeypat
     monkeypatch.setattr(recording, "record", lambda *of: recorded.append(1) or record(*of))
     first, second = (beam.search([model], batch, settings) for _ in range(2))
     assert "no CUDA graph" not in capsys.readouterr().err and recorded
-    for found in (first, second):
-        same = [a[0].ids == b[0].ids for a, b in zip(found, exact, strict=True)]
-        assert sum(same) >= 0.9 * len(same) if narrow else all(same)
-        for a, b in zip(found, exact, strict=True):
-            if a[0].ids == b[0].ids:
-                assert a[0].log_prob == pytest.approx(b[0].log_prob, abs=0.3 if narrow else 1e-3)
+    for replayed in (first, second):
+        best = [(a[0], b[0]) for a, b in zip(replayed, exact, strict=True)]
+        same = [(a, b) for a, b in best if a.ids == b.ids]
+        assert len(same) >= (0.9 if narrow else 1) * len(best)
+        for a, b in same:
+            assert a.log_prob == pytest.approx(b.log_prob, abs=0.3 if narrow else 1e-3)
 
 
 @narrow_types
-def test_a_search_in_16_bits_has_scores_near_the_exact_ones(variant, narrow):
+def test_scores_of_a_search_in_16_bits_are_near_those_of_float32(variant, narrow):
     model = in_16_bits(build(variant), narrow)
-    best = [hypotheses[0] for hypotheses in found_by(model, beam=4)]
+    best = [hypotheses[0] for hypotheses in translations(model, beam=4)]
     outputs = [(src, [*h.ids, 2]) for (src, _), h in zip(sentences(), best, strict=True)]
     forced = forced_scores([build(variant)], batch_for(model, outputs))
     for hypothesis, scores in zip(best, forced, strict=True):
@@ -129,8 +129,8 @@ def test_a_search_in_16_bits_has_scores_near_the_exact_ones(variant, narrow):
 @pytest.mark.skipif(not ON_GPU, reason="these are kernels of a GPU")
 @pytest.mark.parametrize("narrow", [None, torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("width", [1, 5])
-def test_fused_kernels_serve_every_step(width, narrow):
-    """torch raises an error if none of them takes the tensors."""
+def test_fused_kernels_take_the_tensors_of_every_step(width, narrow):
+    """torch raises an error if no kernel takes them."""
     model = in_16_bits(build("transformer"), narrow)
     with sdpa_kernel(FUSED):
-        found_by(model, beam=width)
+        translations(model, beam=width)

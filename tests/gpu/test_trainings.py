@@ -1,4 +1,4 @@
-"""Trainings on the device: deterministic mode, resuming, two ranks that share it."""
+"""Train on the GPU: deterministic mode, resuming, CUDA graphs, two ranks on one GPU."""
 
 import gc
 
@@ -49,7 +49,7 @@ def same_bits(first, second):
     return all(torch.equal(first[name], second[name]) for name in first)
 
 
-def test_a_deterministic_training_that_is_stopped_has_the_same_bits(variant, tmp_path):
+def test_stopped_deterministic_training_has_the_bits_of_an_uninterrupted_one(variant, tmp_path):
     run = with_documents(tmp_path)
     whole = trained(run, "whole", variant)
     values = {"variant": variant, "name": "stopped", "device": DEVICE}
@@ -58,8 +58,10 @@ def test_a_deterministic_training_that_is_stopped_has_the_same_bits(variant, tmp
 
 
 @pytest.mark.skipif(not ON_GPU, reason="tests/train/test_graphs.py has a stand-in for a CPU")
-def test_replayed_graphs_make_the_updates_of_kernels(variant, tmp_path, monkeypatch, capsys):
-    """To the bit, dropout included; also after a wait, which no graph may have."""
+def test_replayed_graphs_make_the_updates_of_kernels_to_the_bit(
+    variant, tmp_path, monkeypatch, capsys
+):
+    """With dropout. A function that waits for the GPU cannot be recorded; then kernels run."""
     run, recorded, record = with_documents(tmp_path), [], recording.record
 
     def noted(compute, pool):
@@ -81,7 +83,7 @@ def test_replayed_graphs_make_the_updates_of_kernels(variant, tmp_path, monkeypa
 
 
 @pytest.mark.skipif(not ON_GPU, reason="only a GPU records")
-def test_earlier_graphs_replay_after_a_recording_that_failed(tmp_path, monkeypatch):
+def test_earlier_graphs_replay_after_a_failed_recording(tmp_path, monkeypatch):
     run, record, first, events = make_run(tmp_path, pairs=60, dev=6), recording.record, [], []
 
     def later_ones_wait(compute, pool):
@@ -96,11 +98,11 @@ def test_earlier_graphs_replay_after_a_recording_that_failed(tmp_path, monkeypat
     monkeypatch.setattr(recording, "record", later_ones_wait)
     assert same_bits(every, trained(run, "first", "caru"))
     assert "replay" in events[events.index("fails") :]
-    torch.cuda.empty_cache()  # which torch refuses while it believes that a graph is recorded
+    torch.cuda.empty_cache()  # torch refuses this while it believes that a graph is recorded
 
 
 @pytest.mark.skipif(not ON_GPU, reason="only a GPU records")
-def test_the_collector_does_not_destroy_a_graph_during_a_recording():
+def test_garbage_collector_destroys_no_graph_during_a_recording():
     numbers = torch.ones(4, device=DEVICE)
     cycle = [recording.record(lambda: numbers + 1, recording.Pool())]
     cycle.append(cycle)
@@ -121,9 +123,9 @@ def test_the_collector_does_not_destroy_a_graph_during_a_recording():
 
 
 @pytest.mark.skipif(not ON_GPU, reason="tests/train/test_ranks.py has ranks on a CPU")
-# Joined batches are cut for the number of ranks, which changes the dropout masks.
+# Joined batches are cut by the number of ranks, which changes the dropout masks.
 @pytest.mark.parametrize("cut", ["train.micro_batch=batch", "model.dropout=0"])
-def test_two_ranks_on_one_device_make_the_updates_of_one(tmp_path, monkeypatch, cut):
+def test_two_ranks_on_one_gpu_make_the_updates_of_one_rank(tmp_path, monkeypatch, cut):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     run = make_run(tmp_path / "run", pairs=60, dev=6)
     exact = ["model.attn_bias=false", "train.precision=float32", "train.matmul=highest", cut]

@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
-"""Stands for nmtkit where the queue of trainings is killed: it trains at once, or as slowly as PACE
-says, and writes down every update that it makes.
+"""Stand for nmtkit in tests of the queue of trainings.
+
+Updates take PACE seconds; UPDATES is the file that notes each of them. The corpus `nowhere` has no
+files. The first preparation of another corpus hangs if PREPARING names a file for its process id.
 """
 
 import fcntl
@@ -19,7 +21,7 @@ settings = dict(
     text.split("=") for key, text in zip(words, words[1:], strict=False) if key == "--set"
 )
 run = Path(options["--run"])
-stopped = []
+signals = []
 
 
 def note(text):
@@ -45,42 +47,48 @@ def train():
     system = run / "systems" / name
     system.mkdir(parents=True, exist_ok=True)
     (system / "config.toml").write_text('variant = "transformer"\n')
-    signal.signal(signal.SIGTERM, lambda number, frame: stopped.append(number))
+    (system / "system.json").write_text('{"format": 1, "made": 1, "parameters": 6}')
+    signal.signal(signal.SIGTERM, lambda number, frame: signals.append(number))
     steps = [int(path.name.removeprefix("step-")) for path in system.glob("checkpoints/step-*")]
     for step in range(max(steps, default=0) + 1, int(settings["train.max_steps"]) + 1):
         time.sleep(float(os.environ.get("PACE", "0")))
         note(f"{name.partition('-rate-')[0]} {rate} {step}")
-        loss = abs(float(rate) - 0.5) + 1 / step
-        lines = [
-            {"step": step, "kind": "train", "cpu_seconds": 36.0},
-            {"step": step, "kind": "dev", "dev_loss": loss, "dev_bleu": 10 - loss},
-        ]
-        with open(system / "metrics.jsonl", "a", encoding="utf-8") as stream:
-            stream.writelines(json.dumps(line) + "\n" for line in lines)
-        best = {"step": step, "checkpoint": f"step-{step:08d}", "metric": "dev_bleu"}
-        best |= {"dev_loss": loss, "dev_bleu": 10 - loss}
-        (system / "best.json").write_text(json.dumps({"format": 1, **best}))
-        save(system / "checkpoints" / best["checkpoint"], step)
-        (system / "system.json").write_text('{"format": 1, "made": 1, "parameters": 6}')
-        if stopped:
+        update(system, step, abs(float(rate) - 0.5) + 1 / step)
+        if signals:
             history(system=name)
             return 75
     history(system=name)
     return 0
 
 
+def update(system, step, loss):
+    """Write the measurements and the checkpoint of an update."""
+    scores = {"dev_loss": loss, "dev_bleu": 10 - loss}
+    lines = [
+        {"step": step, "kind": "train", "cpu_seconds": 36.0},
+        {"step": step, "kind": "dev", **scores},
+    ]
+    with open(system / "metrics.jsonl", "a", encoding="utf-8") as stream:
+        stream.writelines(json.dumps(line) + "\n" for line in lines)
+    best = {"step": step, "checkpoint": f"step-{step:08d}", "metric": "dev_bleu", **scores}
+    (system / "best.json").write_text(json.dumps({"format": 1, **best}))
+    save(system / "checkpoints" / best["checkpoint"], step)
+
+
 def save(path, step):
+    """Write a checkpoint of one parameter of 2 x 3 numbers."""
     temporary = path.with_name(f".tmp-{path.name}")
     temporary.mkdir(parents=True, exist_ok=True)
     header = json.dumps({"w": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}}).encode()
-    parts = {"model.safetensors": struct.pack("<Q", len(header)) + header + bytes(24)}
-    parts |= {"optimizer.safetensors": bytes(48), "state.json": b"{}"}
+    parts = {
+        "model.safetensors": struct.pack("<Q", len(header)) + header + bytes(24),
+        "optimizer.safetensors": bytes(48),
+        "state.json": b"{}",
+    }
+    facts = {}
     for name, content in parts.items():
         (temporary / name).write_bytes(content)
-    facts = {
-        name: {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
-        for name, content in parts.items()
-    }
+        facts[name] = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
     manifest = {"format": 1, "step": step, "files": facts}
     (temporary / "manifest.json").write_text(json.dumps(manifest))
     if not path.exists():
@@ -88,6 +96,12 @@ def save(path, step):
 
 
 def prep():
+    if words[0] == "nowhere":
+        sys.exit("nmtkit: no files")
+    preparing = os.environ.get("PREPARING")
+    if preparing and not os.path.exists(preparing):
+        Path(preparing).write_text(str(os.getpid()), "utf-8")
+        time.sleep(20)
     fields = {"dataset": "demo", "src": "en", "tgt": "de", "preset": "tiny", "source": {}}
     counts = ("lines", "references", "src_tokens", "src_unknown", "tgt_tokens", "tgt_unknown")
     sets = [{"name": "dev", "split": "dev", **dict.fromkeys(counts, 1)}]

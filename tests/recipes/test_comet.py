@@ -1,6 +1,8 @@
-"""The recipe for COMET, with a stub in the place of the package."""
+"""Score with the recipe for COMET, with a stub in place of the package."""
 
 import sys
+
+import pytest
 
 from tests import ROOT
 from tests.score.conftest import fake_run, result_of, write  # noqa: F401
@@ -22,7 +24,7 @@ load_from_checkpoint = Model
 """
 
 
-def test_comet_scores_every_line(fake_run, tmp_path, monkeypatch):  # noqa: F811
+def test_comet_scores_every_line_with_the_chosen_model(fake_run, tmp_path, monkeypatch):  # noqa: F811
     fake = fake_run(count=30, references=2)
     fake.add("a", 0.3)
     write(tmp_path / "stub/comet.py", [STUB])
@@ -32,4 +34,4 @@ def test_comet_scores_every_line(fake_run, tmp_path, monkeypatch):  # noqa: F811
     for model, more in (("", 0.0), (" other", 0.5)):
         fake.score(metric=[f"comet={sys.executable} {SCRIPT}{model}"])
         scores = result_of(fake.run)["systems"][0]["scores"]
-        assert abs(scores["comet"]["value"] - mean - more) < 1e-12
+        assert scores["comet"]["value"] == pytest.approx(mean + more, abs=1e-12)

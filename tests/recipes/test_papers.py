@@ -1,6 +1,4 @@
-"""The numbers that the papers print: those in their READMEs are those in their files, and what
-the recipes train has their names.
-"""
+"""Compare the papers' tables in nmtkit/score/papers with the READMEs of the recipes."""
 
 import re
 
@@ -16,29 +14,22 @@ NUMBER = r"[+−]?(\d*\.\d+|\d+)"
 
 
 def cell(text):
-    """29.26, "+0.89‡", "61.2M", "31.28 ± .50" as numbers; nothing as None."""
-    found = re.fullmatch(rf"({NUMBER})[M‡]?(?: ± ({NUMBER}))?", text)
+    """Return 29.26, "+0.89‡" or "61.2M" as a number, "31.28 ± .50" as two, nothing as None."""
     if not text:
         return None
-    assert found, text
-    value, spread = (float(part.replace("−", "-")) if part else None for part in found.group(1, 3))
+    match = re.fullmatch(rf"({NUMBER})[M‡]?(?: ± ({NUMBER}))?", text)
+    assert match, text
+    value, spread = (float(part.replace("−", "-")) if part else None for part in match.group(1, 3))
     return value if spread is None else (value, spread)
 
 
-def tables_of(readme):
-    """The Markdown tables of the section "The paper's numbers": rows of cells, without head and
-    rule.
-    """
-    section = readme.partition("## The paper's numbers\n")[2].partition("\n## ")[0]
-    blocks = re.findall(r"(?:^\|.*\n)+", section, re.M)
-    lines = [
-        [
-            [part.strip() for part in line.strip().strip("|").split("|")]
-            for line in block.splitlines()
-        ]
-        for block in blocks
-    ]
-    return [rows[2:] for rows in lines], section
+def tables_of(section):
+    """Return the rows of each Markdown table, without head and rule, with numbers as in `cell`."""
+    tables = []
+    for block in re.findall(r"(?:^\|.*\n)+", section, re.M):
+        rows = [line.strip().strip("|").split("|") for line in block.splitlines()[2:]]
+        tables.append([(row[0].strip(), [cell(text.strip()) for text in row[1:]]) for row in rows])
+    return tables
 
 
 def as_rows(table):
@@ -53,39 +44,35 @@ def test_every_paper_has_its_file():
 
 
 @pytest.mark.parametrize("name", PAPERS)
-def test_the_readme_has_the_numbers_of_the_file_and_no_others(name):
-    """As a table, or as "<row> <number>" in the text."""
-    shown, section = tables_of((ROOT / "recipes" / name / "README.md").read_text("utf-8"))
-    shown = [[(first, [cell(text) for text in rest]) for first, *rest in rows] for rows in shown]
+def test_readme_has_every_number_of_the_paper_and_no_other(name):
+    """In a table, or as "<row> <number>" in the text."""
+    readme = (ROOT / "recipes" / name / "README.md").read_text("utf-8")
+    section = readme.partition("## The paper's numbers\n")[2].partition("\n## ")[0]
+    shown, text = tables_of(section), " ".join(section.split())
     tables = paper.load(PAPERS[name]).tables.values()
-    in_text = [table for table in tables if as_rows(table) not in shown]
-    for table in in_text:
-        section = " ".join(section.split())
-        missing = [
-            row.printed
-            for row in table.rows
-            if not all(f"{row.printed} {number}" in section for number in row.numbers.values())
-        ]
-        assert not missing, f"{table.title}: {missing} is otherwise in README.md"
-    assert shown == [as_rows(table) for table in tables if table not in in_text]
+    assert shown == [rows for rows in map(as_rows, tables) if rows in shown]
+    for table in tables:
+        if as_rows(table) not in shown:
+            numbers = [(row.printed, n) for row in table.rows for n in row.numbers.values()]
+            assert [pair for pair in numbers if "{} {}".format(*pair) not in text] == []
+
+
+KNOWN = {
+    "group": {"", *(group.label for spec in ("dc", "pr") for group in lengths.groups(spec))},
+    "task": {*CATEGORIES, *(task for tasks in CATEGORIES.values() for task in tasks)},
+}
 
 
 @pytest.mark.parametrize("name", PAPERS)
-def test_the_columns_name_corpora_and_their_test_sets(name):
+def test_columns_name_registered_corpora_test_sets_tasks_and_groups(name):
     for table in paper.load(PAPERS[name]).tables.values():
         for column in table.columns:
-            if column.kind in ("score", "group"):
-                assert column.set in corpora.find(column.dataset).entry.test
+            corpus = corpora.find(column.dataset)
+            assert column.group in KNOWN["group"]
+            if column.kind in {"score", "group"}:
+                assert column.set in corpus.entry.test
             elif column.kind == "task":
-                known = {*CATEGORIES, *(task for tasks in CATEGORIES.values() for task in tasks)}
-                assert (
-                    corpora.find(column.dataset)
-                    and corpora.find(column.set).entry.evaluation
-                    and column.task in known
-                )
+                assert corpora.find(column.set).entry.evaluation
+                assert column.task in KNOWN["task"]
             else:
-                assert column.kind == "cost"
-                assert corpora.find(column.dataset) and not column.set
-            assert not column.group or column.group in [
-                group.label for spec in ("dc", "pr") for group in lengths.groups(spec)
-            ]
+                assert column.kind == "cost" and not column.set

@@ -1,6 +1,7 @@
-"""PARALLEL=K: K trainings of a recipe at once, and the same systems as one after the other."""
+"""Train the systems of a recipe side by side, with PARALLEL=K."""
 
 import io
+import itertools
 import os
 import signal
 import subprocess
@@ -14,7 +15,7 @@ from nmtkit.locks import locked
 from nmtkit.parallel import cores
 from nmtkit.run import Run
 from recipes.trainings import Training, Trainings, main
-from tests.recipes.recipe_calls import ASKED, ROOT, note_installed
+from tests.recipes.recipe_calls import ROOT, environment, install
 
 STUB = """
 import fcntl, json, os, signal, sys, time
@@ -59,80 +60,76 @@ NAMES += ["transformer-cycle", "attention-rep"]
 
 @pytest.fixture
 def begin(tmp_path):
-    """A function that starts the recipe. These tests may run under nohup, which ignores SIGHUP."""
+    """Return a function (**variables) that starts the recipe."""
+    # Under nohup SIGHUP is ignored, and the recipe would inherit that.
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    note_installed(tmp_path)
-    (tmp_path / "bin").mkdir()
-    program = tmp_path / "bin" / "nmtkit"
-    program.write_text(f"#!{sys.executable}\n{STUB}")
-    program.chmod(0o755)
+    install(tmp_path, f"#!{sys.executable}\n{STUB}")
+    paths = {"NMTKIT_VENV": tmp_path, "TMPDIR": tmp_path}
+    paths |= {"NOTES": tmp_path / "notes", "RUN": tmp_path / "run"}
 
-    def started(**variables):
-        asked = {*ASKED, "OMP_NUM_THREADS"}
-        kept = {key: value for key, value in os.environ.items() if key not in asked}
-        mine = {"NMTKIT_VENV": tmp_path, "NOTES": tmp_path / "notes", "RUN": tmp_path / "run"}
-        mine["TMPDIR"] = tmp_path
-        mine |= {"SCALE": "smoke", "PACE": "0.3", **variables}
-        values = kept | {key: str(value) for key, value in mine.items()}
-        options = {"env": values, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        return subprocess.Popen(["bash", str(RECIPE)], text=True, cwd=tmp_path, **options)
+    def begin(**variables):
+        values = {**paths, "SCALE": "smoke", "PACE": "0.3", **variables}
+        options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        options |= {"env": environment("OMP_NUM_THREADS", **values), "cwd": tmp_path}
+        return subprocess.Popen(["bash", str(RECIPE)], **options)
 
-    yield started
+    yield begin
     signal.signal(signal.SIGHUP, before)
 
 
-def ended(process, code=0):
-    """What a recipe wrote on stderr."""
+def end_of(process, code=0):
+    """Wait for the recipe; return what it wrote on stderr."""
     out, err = process.communicate(timeout=120)
     assert process.returncode == code, out + err
     return err
 
 
 def notes(folder):
+    """Return what the calls of nmtkit noted, as lists of words."""
     return [line.split() for line in (folder / "notes").read_text().splitlines()]
 
 
-def most_at_once(found):
-    """The largest number of trainings between their beginning and their end."""
-    running = most = 0
-    for word, *_ in found:
-        running += {"begin": 1, "end": -1, "stop": -1}.get(word, 0)
-        most = max(most, running)
-    return most
+def most_at_once(noted):
+    """Return the largest number of trainings between their beginning and their end."""
+    changes = ({"begin": 1, "end": -1, "stop": -1}.get(word, 0) for word, *_ in noted)
+    return max(itertools.accumulate(changes))
 
 
-@pytest.mark.parametrize(("at_once", "seeds"), [(1, "1 2"), (2, "1 2"), (4, "1")])
-def test_so_many_at_once_and_all_before_the_next_stage(at_once, seeds, begin, tmp_path):
-    err = ended(begin(PARALLEL=at_once, SEEDS=seeds))
-    found = notes(tmp_path)
-    wanted = {f"{name}-s{seed}" for name in NAMES for seed in seeds.split()}
+@pytest.mark.parametrize(("at_once", "seeds"), [(1, "1"), (2, "1 2")])
+def test_k_trainings_run_at_once_and_all_end_before_translation(at_once, seeds, begin, tmp_path):
+    end_of(begin(PARALLEL=at_once, SEEDS=seeds))
+    noted = notes(tmp_path)
+    expected = sorted(f"{name}-s{seed}" for name in NAMES for seed in seeds.split())
     for word in ("begin", "end"):
-        names = [line[1] for line in found if line[0] == word]
-        assert sorted(names) == sorted(wanted)
-    assert most_at_once(found) == at_once
-    stages = [line[0] for line in found]
+        assert sorted(line[1] for line in noted if line[0] == word) == expected
+    assert most_at_once(noted) == at_once
+    stages = [line[0] for line in noted]
     last_end = len(stages) - 1 - stages[::-1].index("end")
     assert stages.index("translate") > last_end
-    if at_once > 1:
-        # The matched baseline reads the size of enc-dc.
-        order = [(line[0], line[1]) for line in found]
-        first = order.index(("end", "enc-dc-s1"))
-        assert first < order.index(("begin", "transformer-matched-s1"))
-        assert f"({len(wanted)} of {len(wanted)} done)" in err
-        (row,) = [line for line in err.splitlines() if " attention-rep-s1 " in line]
-        assert [cell.strip() for cell in row.strip("│ ").split("│")] == [
-            *("attention-rep-s1", "done", "7", "3.21", "4,567", "12.34", "7")
-        ]
-        threads = {line[2] for line in found if line[0] == "begin"}
-        assert threads == {str(max(1, cores() // at_once))}
 
 
-def test_a_failure_stops_the_others_and_is_named(begin, tmp_path):
-    err = ended(begin(PARALLEL=2, BAD="transformer-s1", PACE="5"), code=4)
+def test_parallel_trainings_share_the_cores_and_end_with_a_table(begin, tmp_path):
+    err = end_of(begin(PARALLEL=4))
+    noted = notes(tmp_path)
+    assert most_at_once(noted) == 4
+    order = [tuple(line[:2]) for line in noted]
+    # The matched baseline reads the size of enc-dc.
+    matched = order.index(("begin", "transformer-matched-s1"))
+    assert order.index(("end", "enc-dc-s1")) < matched
+    assert f"({len(NAMES)} of {len(NAMES)} done)" in err
+    (row,) = [line for line in err.splitlines() if " attention-rep-s1 " in line]
+    assert [cell.strip() for cell in row.strip("│ ").split("│")] == [
+        *("attention-rep-s1", "done", "7", "3.21", "4,567", "12.34", "7")
+    ]
+    threads = {line[2] for line in noted if line[0] == "begin"}
+    assert threads == {str(max(1, cores() // 4))}
+
+
+def test_failed_training_stops_the_others_and_is_named(begin, tmp_path):
+    err = end_of(begin(PARALLEL=2, BAD="transformer-s1", PACE="5"), code=4)
     assert "transformer-s1: cannot train this" in " ".join(err.split("\n"))
-    found = notes(tmp_path)
-    assert sum(line[0] == "begin" for line in found) <= 2
-    assert "translate" not in [line[0] for line in found]
+    words = [line[0] for line in notes(tmp_path)]
+    assert words.count("begin") <= 2 and "translate" not in words
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc")
@@ -140,23 +137,24 @@ def test_a_failure_stops_the_others_and_is_named(begin, tmp_path):
     ("number", "killed"),
     [(signal.SIGTERM, "queue"), (signal.SIGHUP, "queue"), (signal.SIGKILL, "recipe")],
 )
-def test_a_signal_stops_all(number, killed, begin, tmp_path):
+def test_signal_stops_all_trainings(number, killed, begin, tmp_path):
     process = begin(PARALLEL=3, PACE="60")
     end = time.monotonic() + 60
     while not (tmp_path / "notes").exists() or len(notes(tmp_path)) < 1 + 3:
         assert time.monotonic() < end
         time.sleep(0.05)
-    children = f"/proc/{process.pid}/task/{process.pid}/children"
-    (child,) = [int(pid) for pid in open(children, encoding="ascii").read().split()]
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text("ascii")
+    (child,) = map(int, children.split())
     os.kill(child if killed == "queue" else process.pid, number)
-    ended(process, code=75 if killed == "queue" else -number)
-    found = notes(tmp_path)
-    assert [line[0] for line in found].count("stop") == 3
-    assert not list(tmp_path.glob("tmp.*"))  # the queue
-    assert "translate" not in [line[0] for line in found]
+    end_of(process, code=75 if killed == "queue" else -number)
+    words = [line[0] for line in notes(tmp_path)]
+    assert words.count("stop") == 3 and "translate" not in words
+    assert not list(tmp_path.glob("tmp.*"))  # the file of the queue
 
 
-def test_a_drawing_reads_the_measurements_once(tmp_path, monkeypatch):
+def test_live_table_has_unfinished_trainings_and_reads_their_measurements_once(
+    tmp_path, monkeypatch
+):
     read, original = [], Path.read_text
     monkeypatch.setattr(
         Path, "read_text", lambda path, *args: read.append(path.name) or original(path, *args)
@@ -172,7 +170,7 @@ def test_a_drawing_reads_the_measurements_once(tmp_path, monkeypatch):
     assert read.count("metrics.jsonl") == 1
 
 
-def test_a_second_recipe_of_a_run_is_refused(tmp_path, monkeypatch, capsys):
+def test_second_recipe_of_a_run_is_refused(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["trainings", "2", str(tmp_path)])
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(), encoding="utf-8"))
     with locked(tmp_path / "recipes" / "logs", "recipe"), pytest.raises(SystemExit, match="2"):
@@ -180,5 +178,5 @@ def test_a_second_recipe_of_a_run_is_refused(tmp_path, monkeypatch, capsys):
     assert "is in use by 'recipe'" in capsys.readouterr().err
 
 
-def test_another_word_than_a_number_is_refused(begin):
-    assert "PARALLEL is a number" in ended(begin(PARALLEL="many"), code=2)
+def test_parallel_that_is_not_a_number_is_refused(begin):
+    assert "PARALLEL is a number" in end_of(begin(PARALLEL="many"), code=2)

@@ -1,6 +1,4 @@
-"""Every recipe of the papers' tables at SCALE=smoke: the lines of shell that larger scales run
-too, on one prepared demo corpus.
-"""
+"""Run every recipe at SCALE=smoke, on one prepared demo corpus: systems, scores and analyses."""
 
 import functools
 import json
@@ -54,77 +52,52 @@ TABLES = {
     "phrase/length": (["transformer", "pr", "big"], ["lengths"]),
     "phrase/agreement": (["transformer", "pr", "big"], ["agreement"]),
 }
+"""Recipe -> its systems and its analyses."""
 HALVES = {
     "sentences": [*DC, "pr", "rnnsearch", "gru-inv", "caru"],
     "documents": ["transformer", "amn", "context-aware", "han", "concat"],
 }
-"""The comparison of no paper, in two parts."""
+"""The systems of compare_all."""
 PRINTED = (
-    "caru/table1",
-    *(f"dual_context/table{i}" for i in (1, 2, 5)),
-    *(f"memory/table{i}" for i in (2, 3, 4)),
-    "phrase/table1",
-    "phrase/table2",
+    *("caru/table1", "phrase/table1", "phrase/table2"),
+    *("dual_context/table1", "dual_context/table2", "dual_context/table5"),
+    *("memory/table2", "memory/table3", "memory/table4"),
 )
-"""Those of which the papers print scores."""
-BESIDE = {
+"""Recipes of tables with scores in the papers."""
+PRINTED_ANALYSES = {
     "dual_context/table1": ["cost"],
     "dual_context/probing": ["probing"],
     "phrase/table2": ["cost"],
     "phrase/length": ["lengths"],
 }
-"""And what else they print, by the analysis that measures it."""
+"""Recipes of tables with other numbers in the papers -> the analyses that measure them."""
 
 
 @pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    """Tiny products: a second thread only waits."""
+def quick():
+    """Use dev and test sets of 20 sentences, empty figures, one thread and no worker processes."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def short_sets():
-    """A dev and a test set of 20 sentences: those of 500 take half the time of all recipes."""
+    svg = b'<svg xmlns="http://www.w3.org/2000/svg"/>'
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(demo, "generate", functools.partial(demo.generate, dev=20, test=20))
-        yield
-
-
-@pytest.fixture(scope="module", autouse=True)
-def empty_figures():
-    """Figures take a seventh of the time, and no test here looks at them."""
-    with pytest.MonkeyPatch.context() as patch:
-        svg = b'<svg xmlns="http://www.w3.org/2000/svg"/>'
         patch.setattr(drawing, "saved", lambda draw, form, metadata: svg)
-        yield
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_core():
-    """Searches and analyses of a few sentences start no worker processes, whose forks take a sixth
-    of the time; tests/translate and tests/analyze start them.
-    """
-    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "sched_getaffinity", lambda process: {0})
         yield
+    torch.set_num_threads(threads)
 
 
 @pytest.fixture(autouse=True)
 def quick_cost(monkeypatch):
-    """The analysis of the cost counts short sentences, and takes each time twice."""
+    """Let the cost analysis count short sentences and measure each time twice."""
     monkeypatch.setattr(cost, "typical_lengths", lambda store: (3, 3))
     monkeypatch.setattr(timing, "LEAST", 2)
     monkeypatch.setattr(timing, "MOST", 2)
 
 
 @pytest.fixture(scope="module")
-def shared_run(short_sets, tmp_path_factory):
-    """The variables that give all recipes one run, with a tree for each of its sentences:
-    right-branching, as the grammar has none.
-    """
+def shared_run(quick, tmp_path_factory):
+    """The variables of a run for all recipes, with a right-branching tree for each sentence."""
     folder = tmp_path_factory.mktemp("recipes")
     demo.generate(folder / "demo", size=300, seed=1)
     (folder / "trees").mkdir()
@@ -138,54 +111,16 @@ def shared_run(short_sets, tmp_path_factory):
 
 
 def smoke(name, folder, variables, **more):
+    """Run a recipe to its end."""
     done = run_recipe(ROOT / "recipes" / f"{name}.sh", folder, SCALE="smoke", **variables, **more)
     assert done.code == 0, done.stderr[-2000:]
     return done
 
 
-def test_every_recipe_is_here():
-    found = {str(path.relative_to(ROOT / "recipes").with_suffix("")) for path in RECIPES}
-    assert found == {*TABLES, "compare_all"}
-
-
-@pytest.mark.parametrize("name", TABLES)
-def test_the_table_has_its_systems_and_its_analyses(name, shared_run, tmp_path):
-    names, analyses = TABLES[name]
-    names = [f"{system}-s1" for system in names]
-    done = smoke(name, tmp_path, shared_run)
-    kept = shared_run["RUN"] / "recipes" / name
-    folder = kept / "score" / "test"
-    assert {path.name for path in kept.iterdir()} == {"score", *analyses}
-    scores = read_json(folder / "scores.json")
-    assert {row["name"] for row in scores["systems"]} == set(names)
-    baseline = "rnnsearch-s1" if name.startswith("caru/") else "transformer-s1"
-    assert scores["made_from"]["baseline"] == names[0] == baseline
-    assert first_column(folder / "table.md") == {"system", *names}
-    assert set(names) <= {line.split(" ")[0] for line in done.stdout.splitlines()}
-    stems = {"table", "significance", "lengths", "paper"}
-    forms = {p.name for p in folder.iterdir() if p.stem in stems and p.suffix != ".svg"}
-    assert {f"{Path(form).stem}.{suffix}" for form in forms for suffix in SUFFIXES} == forms
-    assert ("paper.md" in forms) == (name in PRINTED)
-    beside = {str(path.relative_to(kept)) for path in kept.glob("*/paper.md")}
-    assert beside == {f"{analysis}/paper.md" for analysis in BESIDE.get(name, ())}
-    if name in PRINTED:
-        paper = (folder / "paper.md").read_text("utf-8")
-        assert "(another corpus than the paper's)" in paper
-    for analysis in analyses:
-        finding = read_json(kept / analysis / "finding.json")
-        assert finding["name"] == analysis and (kept / analysis / "table.md").is_file()
-        if analysis == "cost":
-            assert [row["system"] for row in finding["table"]["rows"]] == names
-    FURTHER.get(name, lambda kept: None)(kept)
-
-
 def first_column(table):
-    """What stands in the first column of a table in Markdown, its head included."""
-    return {
-        line.split(" | ")[0].removeprefix("| ")
-        for line in table.read_text("utf-8").splitlines()
-        if line.startswith("| ")
-    }
+    """Return the first column of a table in Markdown, with its head."""
+    lines = table.read_text("utf-8").splitlines()
+    return {line.split(" | ")[0].removeprefix("| ") for line in lines if line.startswith("| ")}
 
 
 def rows(kept, analysis):
@@ -193,13 +128,54 @@ def rows(kept, analysis):
 
 
 def systems(kept, analysis):
-    """The systems that the rows of an analysis name."""
+    """Return the systems in the rows of an analysis."""
     return {row["system"] for row in rows(kept, analysis)}
 
 
 def seeded(*names):
-    """The names of systems as seed 1 has them."""
+    """Return the names of systems with seed 1."""
     return {f"{name}-s1" for name in names}
+
+
+def test_every_recipe_is_tested():
+    recipes = {str(path.relative_to(ROOT / "recipes").with_suffix("")) for path in RECIPES}
+    assert recipes == {*TABLES, "compare_all"}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_recipe_scores_and_analyses_its_systems(name, shared_run, tmp_path):
+    names, analyses = TABLES[name]
+    names = [f"{system}-s1" for system in names]
+    done = smoke(name, tmp_path, shared_run)
+    kept = shared_run["RUN"] / "recipes" / name
+    assert {path.name for path in kept.iterdir()} == {"score", *analyses}
+    check_scores(kept / "score" / "test", names)
+    baseline = "rnnsearch-s1" if name.startswith("caru/") else "transformer-s1"
+    assert names[0] == baseline
+    assert set(names) <= {line.split(" ")[0] for line in done.stdout.splitlines()}
+    papers = [path.relative_to(kept).parent.as_posix() for path in kept.rglob("paper.md")]
+    printed = [*PRINTED_ANALYSES.get(name, []), *["score/test"] * (name in PRINTED)]
+    assert sorted(papers) == sorted(printed)
+    if name in PRINTED:
+        table = (kept / "score/test/paper.md").read_text("utf-8")
+        assert "(another corpus than the paper's)" in table
+    for analysis in analyses:
+        finding = read_json(kept / analysis / "finding.json")
+        assert finding["name"] == analysis and (kept / analysis / "table.md").is_file()
+        if analysis == "cost":
+            assert [row["system"] for row in finding["table"]["rows"]] == names
+    MORE_CHECKS.get(name, lambda kept: None)(kept)
+
+
+def check_scores(folder, names):
+    """Check the scores of systems, of which the first is the baseline, and their tables."""
+    scores = read_json(folder / "scores.json")
+    assert {row["name"] for row in scores["systems"]} == set(names)
+    assert scores["made_from"]["baseline"] == names[0]
+    assert first_column(folder / "table.md") == {"system", *names}
+    stems = {"table", "significance", "lengths", "paper"}
+    files = {p.name for p in folder.iterdir() if p.stem in stems and p.suffix != ".svg"}
+    assert {f"{Path(file).stem}.{suffix}" for file in files for suffix in SUFFIXES} == files
 
 
 def by_length_of_dc(kept):
@@ -209,21 +185,21 @@ def by_length_of_dc(kept):
 
 
 def kernels(kept):
-    found = {
+    encoders = {
         (row["system"], row["settings"], row["layer"])
         for row in rows(kept, "divergence")
         if row["stack"] == "encoder"
     }
     both = (("enc-dc-s1", "kernel_size=2"), ("enc-dc-f3-s1", "kernel_size=3"))
-    assert found == {(*system, layer) for system in both for layer in ("1", "2", "E_d")}
+    assert encoders == {(*system, layer) for system in both for layer in ("1", "2", "E_d")}
 
 
 def ten_tasks(kept):
-    found = rows(kept, "probing")
-    assert sum(row["classes"] is not None for row in found) == 10
-    assert found[-1]["task"] == "average of 5"
-    assert {"majority", "transformer-s1", "enc-dc-s1", "enc-dc-s1, embeddings"} <= found[0].keys()
-    assert not list(kept.rglob("*.npy"))  # the vectors stay where they are
+    tasks = rows(kept, "probing")
+    assert sum(row["classes"] is not None for row in tasks) == 10
+    assert tasks[-1]["task"] == "average of 5"
+    assert {"majority", "transformer-s1", "enc-dc-s1", "enc-dc-s1, embeddings"} <= tasks[0].keys()
+    assert not list(kept.rglob("*.npy"))  # the vectors are not copied
     assert {"Transformer", "Enc-DC"} < first_column(kept / "probing" / "paper.md")
 
 
@@ -234,45 +210,42 @@ def groups_of_pr(kept):
 
 
 def distances(kept):
-    found = rows(kept, "agreement")
-    labels = {row["label"] for row in found if row["section"] == "distance, subject-verb"}
+    agreement = rows(kept, "agreement")
+    labels = {row["label"] for row in agreement if row["section"] == "distance, subject-verb"}
     assert set(map(str, range(1, 16))) <= labels
-    assert seeded("transformer", "pr", "big") <= found[0].keys()
+    assert seeded("transformer", "pr", "big") <= agreement[0].keys()
     assert (kept / "agreement" / "pr-s1.scores").is_file()
 
 
-def context_used(kept):
+def contexts(kept):
     assert [(row["system"], row["context"]) for row in rows(kept, "context")] == [
         ("amn-s1", name) for name in ("own", "none", "same document", "other documents")
     ]
     assert (kept / "context" / "examples.html").is_file()
-    found = rows(kept, "agreement")
-    assert {"transformer-s1", "amn-s1", "amn-s1, none", "amn-s1, foreign"} <= found[0].keys()
-    assert [(row["section"], row["label"]) for row in found[:2]] == [
-        ("all", "all"),
-        ("sentence", "better than every wrong one"),
-    ]
-    assert ("type", "masculine_for_neuter") in [(row["section"], row["label"]) for row in found]
+    agreement = rows(kept, "agreement")
+    assert {"transformer-s1", "amn-s1", "amn-s1, none", "amn-s1, foreign"} <= agreement[0].keys()
+    labels = [(row["section"], row["label"]) for row in agreement]
+    assert labels[:2] == [("all", "all"), ("sentence", "better than every wrong one")]
+    assert ("type", "masculine_for_neuter") in labels
 
 
-FURTHER = {
-    "memory/context_use": context_used,
+MORE_CHECKS = {
+    "memory/context_use": contexts,
     "dual_context/table1": by_length_of_dc,
     "dual_context/kernel_size": kernels,
     "dual_context/probing": ten_tasks,
     "phrase/length": groups_of_pr,
     "phrase/agreement": distances,
 }
-"""What else comes of a recipe that asks for it."""
 
 
-def test_all_models_are_compared_in_two_parts_and_one_page(shared_run, tmp_path):
+def test_comparison_of_all_models_has_two_halves_on_one_page(shared_run, tmp_path):
     runs = {
         "sentences": tmp_path / "smoke-demo-tiny-parsed",
         "documents": tmp_path / "smoke-demo-demo-parsed",
     }
     shared_run["RUN"].mkdir(exist_ok=True)
-    # where the other recipes have trained its systems
+    # The other recipes have trained its systems there.
     runs["sentences"].symlink_to(shared_run["RUN"])
     smoke("compare_all", tmp_path, {"RUNS": tmp_path, "PARSES": shared_run["PARSES"]})
     page = runs["sentences"] / "recipes" / "compare_all" / "report" / "index.html"
@@ -286,7 +259,9 @@ def test_all_models_are_compared_in_two_parts_and_one_page(shared_run, tmp_path)
         assert all(f'data-key="{system}"' in part for system in names)
 
 
-def test_again_trains_and_translates_nothing_and_finds_the_same(shared_run, tmp_path):
+def test_repeated_recipe_trains_and_translates_nothing_and_has_the_same_tables(
+    shared_run, tmp_path
+):
     name = "dual_context/kernel_size"
     kept = shared_run["RUN"] / "recipes" / name
     smoke(name, tmp_path, shared_run)
@@ -301,7 +276,7 @@ def test_again_trains_and_translates_nothing_and_finds_the_same(shared_run, tmp_
     assert "is prepared; its corpus is used" in again.stderr and not again.named("prep")
 
 
-def test_seeds_become_one_row(shared_run, tmp_path):
+def test_seeds_of_a_system_are_one_row(shared_run, tmp_path):
     done = smoke("phrase/agreement", tmp_path, shared_run, SEEDS="1 2")
     table = shared_run["RUN"] / "recipes" / "phrase" / "agreement" / "score" / "test" / "seeds.md"
     assert first_column(table) == {"system", "transformer", "pr", "big"}

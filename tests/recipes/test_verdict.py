@@ -1,8 +1,7 @@
-"""The queue of trainings: nothing is trained twice, whatever is killed; what a system leaves; the
-table of what is done.
-"""
+"""Check the queue of trainings: nothing is trained twice, whatever is killed; results; status."""
 
 import contextlib
+import functools
 import io
 import os
 import shutil
@@ -25,7 +24,14 @@ from recipes.verdict.folders import Folders, held, is_held
 from recipes.verdict.listing import HERE, read_list, why_unknown
 from recipes.verdict.tables import tables
 from tests.manifests import read_json
-from tests.recipes.recipe_calls import ASKED, ROOT, in_this_process, note_installed, run_recipe
+from tests.recipes.recipe_calls import (
+    ROOT,
+    environment,
+    in_this_process,
+    install,
+    note_installed,
+    run_recipe,
+)
 from tests.refused import refused
 
 SCRIPT = ROOT / "recipes" / "verdict.sh"
@@ -41,54 +47,52 @@ system b --variant enc-dc
 """
 
 
-def new_queue(tmp_path):
-    """A folder with a list of two systems of two seeds, and a program that stands for nmtkit."""
-    note_installed(tmp_path)
-    (tmp_path / "bin").mkdir()
-    program = tmp_path / "bin" / "nmtkit"
-    program.write_text(f"#!{sys.executable}\n" + STUB.read_text("utf-8"))
-    program.chmod(0o755)
-    (tmp_path / "list.sh").write_text(TWO)
-    return tmp_path
+ONE_SEED = TWO.replace("seeds 1 2", "seeds 1")
+ONLY_B = ONE_SEED.replace("system a\n", "")
+NAMES = ["a-s1", "b-s1", "a-s2", "b-s2"]
+
+
+def new_queue(folder, systems=TWO):
+    """Write a list, and a program that stands for nmtkit, into a folder; return the folder."""
+    install(folder, f"#!{sys.executable}\n" + STUB.read_text("utf-8"))
+    (folder / "list.sh").write_text(systems)
+    return folder
 
 
 @pytest.fixture
-def queue(tmp_path):
-    """Nothing is trained yet."""
-    return new_queue(tmp_path)
+def make_queue(tmp_path):
+    """Return a function (list) -> the folder of a queue that has not begun."""
+    return functools.partial(new_queue, tmp_path)
 
 
 @pytest.fixture(scope="module")
-def worked_off(tmp_path_factory):
-    """A list that was worked off."""
+def ended_queue(tmp_path_factory):
     queue = new_queue(tmp_path_factory.mktemp("queue"))
     call(queue)
     return queue
 
 
 @pytest.fixture
-def done(worked_off, tmp_path):
-    """Everything is trained."""
-    copy = shutil.copytree(worked_off, tmp_path / "queue")
+def done(ended_queue, tmp_path):
+    """Return a copy of a queue in which everything is trained."""
+    copy = shutil.copytree(ended_queue, tmp_path / "queue")
     note_installed(copy)
     return copy
 
 
 def variables(queue, **more):
-    """The environment of a call."""
-    asked = {*ASKED, "JOBS", "DEVICE"}
-    kept = {key: value for key, value in os.environ.items() if key not in asked}
+    """Return the environment of a call."""
     mine = {"NMTKIT_VENV": queue, "LIST": queue / "list.sh", "NMTKIT_VERDICT": queue / "state"}
     mine |= {"RESULTS": queue / "results", "UPDATES": queue / "updates"}
-    return kept | {key: str(value) for key, value in {**mine, **more}.items()}
+    return environment("JOBS", "DEVICE", **{**mine, **more})
 
 
-def call(queue, *arguments, code=0, **more):
+def call(queue, *arguments, **more):
     """Call verdict.sh to its end; return what it printed."""
     command, env = ["bash", str(SCRIPT), *arguments], variables(queue, **more)
-    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
-    assert done.returncode == code, done.stderr
-    return done.stdout + done.stderr
+    process = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stderr
+    return process.stdout + process.stderr
 
 
 def answer(queue, *arguments, code=0, **more):
@@ -102,23 +106,29 @@ def answer(queue, *arguments, code=0, **more):
         patch.setattr(os, "environ", variables(queue, **more))
         patch.setattr(sys, "argv", ["verdict.sh", *arguments])
         try:
-            ended = main() or 0
+            exit_code = main() or 0
         except SystemExit as end:
-            ended = end.code
-    assert ended == code, text.getvalue()
+            exit_code = end.code
+    assert exit_code == code, text.getvalue()
     return text.getvalue()
 
 
 def begin(queue, **more):
-    """Start to work the list off."""
+    """Start verdict.sh; its output goes to queue/out."""
     with open(queue / "out", "a", encoding="utf-8") as out:
         env = variables(queue, **more)
         return subprocess.Popen(["bash", str(SCRIPT)], env=env, stdout=out, stderr=out)
 
 
 def updates(queue):
+    """Return the updates so far, each as "SYSTEM RATE STEP"."""
     path = queue / "updates"
     return path.read_text().splitlines() if path.exists() else []
+
+
+def trained(queue):
+    """Return the systems that have updates, in order."""
+    return list(dict.fromkeys(line.split()[0] for line in updates(queue)))
 
 
 def wait_for(condition):
@@ -129,19 +139,20 @@ def wait_for(condition):
 
 
 def family(pid):
-    """A process with all that it has started, directly or not."""
-    found = [pid]
-    for parent in found:
+    """Return a process and all that it has started, directly or not."""
+    pids = [pid]
+    for parent in pids:
         with contextlib.suppress(OSError):
             children = Path(f"/proc/{parent}/task/{parent}/children").read_text(encoding="utf-8")
-            found += map(int, children.split())
-    return found
+            pids += map(int, children.split())
+    return pids
 
 
-def words(queue):
-    """The state of each training in the list's order."""
+def states(queue):
+    """Return {system: state} in the order of the list."""
     folders = Folders(queue / "state", queue / "results")
-    return [(s.item.name, s.word) for s in status.states(read_list(queue / "list.sh"), folders)]
+    listed = status.states(read_list(queue / "list.sh"), folders)
+    return {state.item.name: state.word for state in listed}
 
 
 ALL_UPDATES = {
@@ -150,27 +161,22 @@ ALL_UPDATES = {
     *(f"{name} 0.25 {step}" for name in ("b-s1", "b-s2") for step in (1, 2, 3, 4)),
 }
 """Two updates with 0.25, and 4 diverges; the trial with 0.5 goes on as the training."""
-NAMES = ["a-s1", "b-s1", "a-s2", "b-s2"]
-
-
-ONE_SEED = TWO.replace("seeds 1 2", "seeds 1")
 
 
 def check_all_done(queue, names=NAMES):
     """Assert that every update was made, and none twice."""
     made = updates(queue)
     assert sorted(made) == sorted(line for line in ALL_UPDATES if line.split()[0] in names)
-    assert words(queue) == [(name, "done") for name in names]
+    assert states(queue) == dict.fromkeys(names, "done")
     for name in names:
         folder = queue / "state" / "results" / "demo" / name
         assert read_json(folder / "scores" / "test.json") == {"of": name}
     assert not any(is_held(path) for path in (queue / "state").rglob("*.lock"))
 
 
-def test_the_list_is_worked_off_in_its_order_and_once(done):
+def test_queue_trains_each_system_once_in_the_order_of_the_list(done):
     check_all_done(done)
-    order = [line.split()[0] for line in updates(done)]
-    assert list(dict.fromkeys(order)) == NAMES
+    assert trained(done) == NAMES
     rates = read_json(done / "state/results/demo/rates/a.json")
     assert rates["chosen"] == "0.5"
     assert [trial["dev_loss"] for trial in rates["trials"]] == [0.75, 0.5, None]
@@ -179,44 +185,40 @@ def test_the_list_is_worked_off_in_its_order_and_once(done):
     check_all_done(done)
 
 
-def test_killed_and_started_again(queue):
-    (queue / "list.sh").write_text(ONE_SEED)
+def test_killed_queue_continues_where_it_was_killed(make_queue):
+    queue = make_queue(ONE_SEED)
     process = begin(queue, PACE=0.05)
     wait_for(lambda: len(updates(queue)) >= 5)
-    assert words(queue)[0] == ("a-s1", "running")
+    assert states(queue)["a-s1"] == "running"
     for pid in family(process.pid):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     process.wait()
-    wait_for(lambda: words(queue)[0] == ("a-s1", "waiting"))  # all processes of it have ended
+    wait_for(lambda: states(queue)["a-s1"] == "waiting")  # all its processes have ended
     table = answer(queue, "--status")
     assert "demo/a-s1" in table and "0 running" in table
     call(queue)
     made = updates(queue)
-    # the update that was being made when it was killed may be made again
     assert set(made) == {line for line in ALL_UPDATES if "-s1 " in line}
-    assert len(made) <= len(set(made)) + 1
+    assert len(made) <= len(set(made)) + 1  # the update during the kill may be repeated
 
 
-def test_stopped_with_a_signal(queue):
-    (queue / "list.sh").write_text(ONE_SEED)
+def test_stopped_queue_exits_with_75_and_the_same_command_continues(make_queue):
+    queue = make_queue(ONE_SEED)
     process = begin(queue, PACE=0.05)
     wait_for(lambda: len(updates(queue)) >= 3)
     process.terminate()
     assert process.wait() == 75
-    assert words(queue)[0] == ("a-s1", "waiting")
+    assert states(queue)["a-s1"] == "waiting"
     assert "a-s1: stopped; the same command continues" in (queue / "out").read_text()
     call(queue)
     check_all_done(queue, NAMES[:2])
 
 
-def test_stopped_while_the_corpus_is_prepared(queue):
-    (queue / "list.sh").write_text(ONE_SEED)
-    stub, preparing = queue / "bin" / "nmtkit", queue / "preparing"
-    slow = f"def prep():\n    Path({str(preparing)!r}).write_text(str(os.getpid()))\n"
-    slow += "    time.sleep(float(os.environ.get('PREP', '0')))\n"
-    stub.write_text(stub.read_text().replace("def prep():\n", slow))
-    process = begin(queue, PREP=20)
+def test_stopped_queue_ends_the_preparation_of_a_corpus(make_queue):
+    queue = make_queue(ONLY_B)
+    preparing = queue / "preparing"
+    process = begin(queue, PREPARING=preparing)
     wait_for(lambda: preparing.exists() and preparing.read_text())
     process.terminate()
     assert process.wait() == 75
@@ -224,79 +226,70 @@ def test_stopped_while_the_corpus_is_prepared(queue):
         os.kill(int(preparing.read_text()), 0)
     assert "stopped while a corpus was prepared" in (queue / "out").read_text()
     call(queue)
-    check_all_done(queue, NAMES[:2])
+    check_all_done(queue, ["b-s1"])
 
 
-def test_two_workers_never_take_the_same_system(queue):
-    (queue / "list.sh").write_text(TWO.replace("seeds 1 2", "seeds 1 2 3"))
+def test_two_workers_never_take_the_same_system(make_queue):
+    queue = make_queue(TWO.replace("seeds 1 2", "seeds 1 2 3"))
     processes = [begin(queue, PACE=0.05, JOBS=2) for _ in range(2)]
     assert [process.wait() for process in processes] == [0, 0]
     made = updates(queue)
     assert len(made) == len(set(made)) == len(ALL_UPDATES) + 8
-    assert all(word == "done" for _, word in words(queue))
-    alone = [name for name, *_ in map(str.split, made)]
-    assert alone != sorted(alone, key=[name for name, _ in words(queue)].index)  # at the same time
+    assert set(states(queue).values()) == {"done"}
+    systems = [line.split()[0] for line in made]
+    in_turn = sorted(systems, key=list(states(queue)).index)
+    assert systems != in_turn  # some were trained at the same time
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc")
-def test_a_training_whose_worker_was_killed_is_not_taken(queue):
-    """nmtkit goes on then; the lock is its own, too."""
-    (queue / "list.sh").write_text(ONE_SEED)
-    process = begin(queue, PACE=2)  # so that a busy machine looks before the training ends
+def test_training_whose_worker_was_killed_is_running_until_it_ends(make_queue):
+    """The training holds the lock, too."""
+    queue = make_queue(ONE_SEED)
+    process = begin(queue, PACE=2)  # slow, because a busy machine may look late
     wait_for(lambda: updates(queue))
     *above, training = family(process.pid)
     for pid in above:
         os.kill(pid, signal.SIGKILL)
     process.wait()
-    assert words(queue)[0] == ("a-s1", "running")
-    wait_for(lambda: words(queue)[0] == ("a-s1", "waiting"))  # it has ended
-    assert not Path(f"/proc/{training}").exists() or "Z" in Path(
-        f"/proc/{training}/stat"
-    ).read_text(encoding="utf-8")
+    assert states(queue)["a-s1"] == "running"
+    wait_for(lambda: states(queue)["a-s1"] == "waiting")
+    stat = Path(f"/proc/{training}/stat")
+    assert not stat.exists() or "Z" in stat.read_text(encoding="utf-8")
     call(queue)
     check_all_done(queue, NAMES[:2])
 
 
-def test_a_failure_has_its_reason_and_stops_no_other(queue):
-    (queue / "list.sh").write_text(ONE_SEED.replace("system b ", "system bad\nsystem b "))
+def test_failed_system_has_a_reason_and_is_trained_again_only_after_retry(make_queue):
+    queue = make_queue(ONE_SEED.replace("system a\n", "system bad\n"))
     assert "demo/bad-s1: failed: cannot train this" in call(queue)
-    assert dict(words(queue)) == {"a-s1": "done", "bad-s1": "failed", "b-s1": "done"}
+    assert states(queue) == {"bad-s1": "failed", "b-s1": "done"}
     assert "cannot train this" in answer(queue, "--status")
     assert "bad-s1" not in call(queue)
     assert "demo/bad-s1 is tried again" in answer(queue, "--retry", "demo/bad-s1")
-    assert dict(words(queue))["bad-s1"] == "waiting"
+    assert states(queue)["bad-s1"] == "waiting"
     assert "failed: cannot train this" in call(queue)
     answer(queue, "--retry")
-    assert dict(words(queue))["bad-s1"] == "waiting"
+    assert states(queue)["bad-s1"] == "waiting"
 
 
-def test_every_learning_rate_diverges(queue):
-    (queue / "list.sh").write_text(TWO.replace("0.25 0.5 4", "4 5"))
+def test_system_fails_if_every_learning_rate_diverges(make_queue):
+    diverging, _, _ = TWO.replace("0.25 0.5 4", "4 5").rpartition("rates 2 0.25\nsystem b")
+    queue = make_queue(diverging)
     assert "diverges with every learning rate" in call(queue)
-    assert words(queue)[0] == ("a-s1", "failed") and words(queue)[2] == ("a-s2", "waits")
+    assert states(queue) == {"a-s1": "failed", "a-s2": "waits"}
 
 
-def test_a_corpus_that_cannot_be_prepared_keeps_its_systems_waiting(queue):
-    other = "corpus nowhere tiny\nsystem c\n"
-    (queue / "list.sh").write_text(ONE_SEED + other)
-    stub = queue / "bin" / "nmtkit"
-    stub.write_text(
-        stub.read_text().replace(
-            "def prep():",
-            "def prep():\n    if words[0] == 'nowhere':\n        sys.exit('nmtkit: no files')\n",
-        )
-    )
+def test_systems_wait_if_their_corpus_cannot_be_prepared(make_queue):
+    queue = make_queue(ONLY_B + "corpus nowhere tiny\nsystem c\n")
     assert "corpus nowhere cannot be prepared: no files" in call(queue)
-    assert dict(words(queue)) == {"a-s1": "done", "b-s1": "done", "c-s1": "waits"}
+    assert states(queue) == {"b-s1": "done", "c-s1": "waits"}
     assert "for its corpus: no files" in answer(queue, "--status")
 
 
-def test_a_signal_ends_a_worker_that_waits_after_a_corpus_has_failed(queue):
-    (queue / "list.sh").write_text(ONE_SEED.replace("corpus demo", "corpus nowhere"))
-    stub = queue / "bin" / "nmtkit"
-    stub.write_text(stub.read_text().replace("def prep():", "def prep():\n    sys.exit('no')\n"))
-    with open(queue / "list.sh", "a", encoding="utf-8") as more:
-        more.write("corpus demo tiny\nsystem c\n")
+def test_signal_ends_a_queue_that_waits_for_another_process_to_prepare_a_corpus(make_queue):
+    queue = make_queue(
+        ONLY_B.replace("corpus demo", "corpus nowhere") + "corpus demo tiny\nsystem c\n"
+    )
     with held(queue / "state" / "locks" / "demo.lock"):
         process = begin(queue)
         wait_for(lambda: "nowhere cannot be prepared" in (queue / "out").read_text())
@@ -306,15 +299,12 @@ def test_a_signal_ends_a_worker_that_waits_after_a_corpus_has_failed(queue):
     assert updates(queue) == []
 
 
-def test_results_of_another_checkout_are_not_trained_again(done):
+def test_collected_results_are_not_trained_again_on_another_machine(done):
     new = call(done, "--collect").splitlines()
     assert new == ["demo/a-s1", "demo/a-s2", "demo/b-s1", "demo/b-s2", "demo/rates/a.json"]
     assert answer(done, "--collect").strip() == ""
-    names = {
-        str(p.relative_to(done / "results/demo/a-s1"))
-        for p in (done / "results/demo/a-s1").rglob("*.*")
-    }
-    assert names == {
+    folder = done / "results/demo/a-s1"
+    assert {path.relative_to(folder).as_posix() for path in folder.rglob("*.*")} == {
         *("config.toml", "metrics.jsonl", "best.json", "history.jsonl", "summary.json"),
         *("translate/test/hyp.txt", "translate/test/meta.json", "scores/test.json"),
     }
@@ -323,52 +313,50 @@ def test_results_of_another_checkout_are_not_trained_again(done):
     assert not updates(done)
 
 
-def test_of_the_weights_the_best_are_left(done):
+def test_finished_system_has_only_its_best_weights_and_a_summary(done):
     (path,) = (done / "state/runs/demo/systems/a-s1/checkpoints").iterdir()
-    assert sorted(p.name for p in path.iterdir()) == [
-        "manifest.json",
-        "model.safetensors",
-        "state.json",
-    ]
+    names = {"manifest.json", "model.safetensors", "state.json"}
+    assert {file.name for file in path.iterdir()} == names
     system = Run(done / "state" / "runs" / "demo").system("a-s1")
     assert checkpoints.find_checkpoints(system) == [path]
-    left = read_json(done / "state/results/demo/a-s1/summary.json")
-    assert left["parameters"] == 6 and left["commits"] == ["0" * 7]
-    assert left["seconds"] == {"training": 4 * 36.0, "validation": 0, "translation": 2.0}
+    summary = read_json(done / "state/results/demo/a-s1/summary.json")
+    assert summary["parameters"] == 6 and summary["commits"] == ["0" * 7]
+    assert summary["seconds"] == {"training": 4 * 36.0, "validation": 0, "translation": 2.0}
 
 
-def test_what_differs_from_a_training_of_today_is_marked(done):
+def test_status_marks_results_of_other_code_or_other_options(done):
     folders = Folders(done / "state", done / "results")
     item = read_list(done / "list.sh")[0]
-    kept = folders.result(item)
-    assert status.remark(item, kept) == "trained by 0000000; the training code has changed since"
+    result = folders.result(item)
+    changed = "trained by 0000000; the training code has changed since"
+    assert status.remark(item, result) == changed
     head = subprocess.check_output(["git", "rev-parse", "HEAD"], cwd=ROOT, text=True).strip()
-    summary = read_json(kept / "summary.json")
-    files.write_json(kept / "summary.json", summary | {"commits": [head], "options": ["--new"]})
-    assert status.remark(item, kept) == f"trained by {head}; the list has other options now"
+    summary = read_json(result / "summary.json")
+    files.write_json(result / "summary.json", summary | {"commits": [head], "options": ["--new"]})
+    assert status.remark(item, result) == f"trained by {head}; the list has other options now"
 
 
-def test_the_hours_left(queue):
-    """36 s an update: 0.01 hours. Half way through the first system, the rest is reckoned."""
+def test_hours_left_are_estimated_from_the_updates_of_the_corpus(make_queue):
+    """An update takes 36 s, which is 0.01 hours."""
+    queue = make_queue()
     folders = Folders(queue / "state", queue / "results")
     items = read_list(queue / "list.sh")
-    nothing = status.Estimates(items, folders)
-    assert nothing.hours_left(items[0], 0) is None
+    assert status.Estimates(items, folders).hours_left(items[0], 0) is None
     process = begin(queue, PACE=0.05)
-    wait_for(lambda: len(updates(queue)) >= 7)
+    wait_for(lambda: len(updates(queue)) >= 7)  # in the first system
     process.terminate()
     process.wait()
     done = len([line for line in updates(queue) if line.startswith("a-s1 0.5")])
-    (a, b, a2, _), found = items, status.Estimates(items, folders)
-    assert found.hours_left(a, done) == pytest.approx((4 - done) * 0.01)
-    assert found.hours_left(b, 0) == found.hours_left(a2, 0) == pytest.approx(0.04)
+    (a, b, a2, _), estimates = items, status.Estimates(items, folders)
+    assert estimates.hours_left(a, done) == pytest.approx((4 - done) * 0.01)
+    assert estimates.hours_left(b, 0) == estimates.hours_left(a2, 0) == pytest.approx(0.04)
     assert f"left: {(4 - done + 12) * 0.01:.1f} core hours" in answer(queue, "--status")
 
 
-def test_the_results_have_a_limit(done, monkeypatch):
+def test_results_above_the_size_limit_are_not_collected(done, monkeypatch):
     monkeypatch.setattr(leavings, "MOST_BYTES", 1000)
-    with pytest.raises(EnvironmentProblem, match="more than 0 MB"):
-        leavings.collect(Folders(done / "state", done / "results"))
+    folders = Folders(done / "state", done / "results")
+    refused(EnvironmentProblem, "more than 0 MB", leavings.collect, folders)
     assert not (done / "results").exists()
 
 
@@ -383,7 +371,8 @@ def test_the_results_have_a_limit(done, monkeypatch):
         ([], {"LIST": "nowhere.sh"}, "no such file"),
     ],
 )
-def test_wrong_calls_are_refused(arguments, more, message, queue):
+def test_wrong_call_is_refused(arguments, more, message, make_queue):
+    queue = make_queue()
     assert message in answer(queue, *arguments, code=2, **more)
     assert not updates(queue)
 
@@ -395,6 +384,7 @@ def test_wrong_calls_are_refused(arguments, more, message, queue):
         ("system a", "system b", "demo/b-s1 is listed twice"),
         ("system a", "sistem a", "sistem: command not found"),
         ("system a", "analysis cost\nsystem a", "system 'a': an analysis is a label, a name"),
+        ("system a", "after d system c\nsystem a", "c-s1 comes after demo/d-s1, which is not in"),
         ("corpus demo tiny", "", "system 'a' has no corpus"),
         ("seeds 1 2", "", "system 'a' has no seeds"),
         ("seeds 1 2", "seeds one", "system 'a' has no seeds"),
@@ -403,14 +393,14 @@ def test_wrong_calls_are_refused(arguments, more, message, queue):
         ("rates 2 0.25 0.5 4", "rates two 0.25", "'two' is no number of updates"),
     ],
 )
-def test_a_wrong_list_is_refused(old, new, message, tmp_path):
+def test_wrong_list_is_refused(old, new, message, tmp_path):
     path = tmp_path / "list.sh"
     path.write_text(TWO.replace(old, new, 1))
     error = refused(ConfigError, None, read_list, path)
     assert message in error.message and error.where == str(path) and error.hint
 
 
-def test_a_lock_is_the_kernels(tmp_path):
+def test_lock_is_held_by_one_process_until_it_is_released(tmp_path):
     path = tmp_path / "x" / "lock"
     assert not is_held(path)
     with held(path) as lock:
@@ -422,80 +412,69 @@ def test_a_lock_is_the_kernels(tmp_path):
         assert lock is not None
 
 
-def test_options_that_nmtkit_does_not_know_yet():
+def test_options_that_nmtkit_does_not_know_have_a_reason():
     assert why_unknown(["--variant", "enc-dc", "--set", "model.norm=post"]) is None
     assert "unknown variant 'nothing'" in why_unknown(["--variant", "nothing"])
     assert "no such option" in why_unknown(["--nothing", "x"]).lower()
     assert "nothing" in why_unknown(["--set", "model.nothing=1"])
 
 
-def test_an_awaited_system_waits_until_it_is_known(queue):
-    (queue / "list.sh").write_text(TWO + 'awaiting "a variant" system c --variant nothing\n')
-    reasons = status.states(
-        read_list(queue / "list.sh"), Folders(queue / "state", queue / "results")
-    )
-    assert {s.item.row.name: s.reason for s in reasons if s.word == "waits"} == {
+def test_awaited_system_waits_until_nmtkit_knows_its_options(make_queue):
+    awaiting = 'awaiting "a variant" system c --variant '
+    queue = make_queue(TWO + f"{awaiting}nothing\n")
+    folders = Folders(queue / "state", queue / "results")
+    listed = status.states(read_list(queue / "list.sh"), folders)
+    assert {s.item.row.name: s.reason for s in listed if s.word == "waits"} == {
         "a": "for the learning rate of seed 1",
         "c": "for a variant: unknown variant 'nothing'",
     }
-    (queue / "list.sh").write_text(TWO + 'awaiting "a variant" system c --variant enc-dc\n')
-    assert ("c-s1", "waiting") in words(queue)
+    (queue / "list.sh").write_text(TWO + f"{awaiting}enc-dc\n")
+    assert states(queue)["c-s1"] == "waiting"
 
 
-def test_a_system_after_one_that_was_trained_on_another_machine(queue):
-    """Its settings are in the results, its weights are not here."""
-    (queue / "list.sh").write_text(
-        TWO.replace("system a", 'after b system c --match-parameters "b-s{seed}"\nsystem a')
-        + 'after b system d --init-from "b-s{seed}"\n'
-    )
-    for seed in (1, 2):
-        kept = queue / "results" / "demo" / f"b-s{seed}"
-        kept.mkdir(parents=True)
-        (kept / "summary.json").write_text("{}")
-        (kept / "config.toml").write_text('variant = "enc-dc"\n')
-    states = dict(words(queue))
-    assert (states["b-s1"], states["c-s1"], states["d-s1"]) == ("done", "waiting", "waits")
+def test_system_after_another_waits_for_it_and_gets_its_name(make_queue):
+    """Seed 2 is put into the options."""
+    after = 'after b system c --init-from "b-s{seed}"\nsystem a'
+    queue = make_queue(TWO.replace("seeds 1 2", "seeds 2").replace("system a", after))
+    assert states(queue)["c-s2"] == "waits"
     call(queue)
-    assert {line.split()[0] for line in updates(queue)} == {"a-s1", "c-s1", "a-s2", "c-s2"}
+    assert trained(queue) == ["a-s2", "b-s2", "c-s2"]
+    assert "--init-from b-s2" in (queue / "state" / "logs" / "demo" / "c-s2.log").read_text()
+
+
+def test_results_of_another_machine_serve_for_matched_parameters_but_not_for_init_from(make_queue):
+    """They have settings and no weights."""
+    systems = ONE_SEED.replace("system a\n", 'after b system c --match-parameters "b-s{seed}"\n')
+    queue = make_queue(systems + 'after b system d --init-from "b-s{seed}"\n')
+    result = queue / "results" / "demo" / "b-s1"
+    result.mkdir(parents=True)
+    (result / "summary.json").write_text("{}")
+    (result / "config.toml").write_text('variant = "enc-dc"\n')
+    assert states(queue) == {"c-s1": "waiting", "b-s1": "done", "d-s1": "waits"}
+    call(queue)
+    assert trained(queue) == ["c-s1"]
     config = queue / "state" / "runs" / "demo" / "systems" / "b-s1" / "config.toml"
     assert config.read_text() == 'variant = "enc-dc"\n'
 
 
-def test_a_system_that_comes_after_another_one(queue):
-    (queue / "list.sh").write_text(
-        TWO.replace("system a", 'after b system c --init-from "b-s{seed}"\nsystem a')
-    )
-    assert dict(words(queue))["c-s1"] == "waits"
-    call(queue)
-    order = list(dict.fromkeys(line.split()[0] for line in updates(queue)))
-    assert order == ["a-s1", "b-s1", "c-s1", "a-s2", "b-s2", "c-s2"]
-    log = (queue / "state" / "logs" / "demo" / "c-s2.log").read_text("utf-8")
-    assert "--init-from b-s2" in log
-    (queue / "list.sh").write_text(TWO.replace("system a", "after d system c\nsystem a"))
-    with pytest.raises(ConfigError, match="c-s1 comes after demo/d-s1, which is not in the list"):
-        read_list(queue / "list.sh")
-
-
-# The list of the verdict
-
-
-def test_the_verdicts_list_is_known_to_nmtkit():
+def test_published_list_has_known_options_and_seeds_in_order():
     items = read_list(HERE / "systems.sh")
     rows = list(dict.fromkeys(item.row for item in items))
     assert [row.name for row in rows if not row.awaits and why_unknown(row.options)] == []
     captions = [item for item in items if item.row.part == "captions"]
     assert [item.seed for item in captions] == sorted(item.seed for item in captions)
     assert captions[0].name == "transformer-s1"
-    rungs = {row.name for row in rows if row.part == "captions" and len(row.rates) == 1}
-    assert rungs == {"caatt", "caembed", "caru"}
-    chosen = read_json(HERE / "results/multi30k-ende/rates/plain.json")["chosen"]
-    assert {row.rates for row in rows if row.name in rungs and row.part == "captions"} == {
-        (chosen,)
-    }
     assert {row.updates for row in rows} == {1000}
 
 
-# With nmtkit itself
+def test_gated_systems_of_the_published_list_have_the_learning_rate_chosen_for_plain():
+    rows = {item.row for item in read_list(HERE / "systems.sh") if item.row.part == "captions"}
+    rates = {row.name: row.rates for row in rows if len(row.rates) == 1}
+    plain = read_json(HERE / "results/multi30k-ende/rates/plain.json")["chosen"]
+    assert rates == dict.fromkeys(["caatt", "caembed", "caru"], (plain,))
+
+
+# two tiny systems, trained by nmtkit
 
 
 DEMO = """part one
@@ -513,47 +492,54 @@ system enc-dc --variant enc-dc
 """
 
 
-def test_two_tiny_systems_of_the_demo_corpus(tmp_path):
-    """What is left of them is text without a machine's paths, and the system whose trial went on
-    has the weights of one that was trained at once.
-    """
-    (tmp_path / "list.sh").write_text(DEMO)
-    state = tmp_path / "state"
-    given = {"LIST": tmp_path / "list.sh", "NMTKIT_VERDICT": state, "RESULTS": tmp_path / "results"}
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
+@pytest.fixture(scope="module")
+def demo_queue(tmp_path_factory):
+    """Return the folder of a finished queue, its calls, and a function that runs nmtkit there."""
+    folder = tmp_path_factory.mktemp("demo")
+    (folder / "list.sh").write_text(DEMO)
+    state = folder / "state"
 
     def in_the_state(arguments):
         quick = ["--resamples", "50"] if arguments[0] == "score" else []
         with contextlib.chdir(state):
             return in_this_process([*arguments, *quick])
 
-    try:
-        done = run_recipe(SCRIPT, tmp_path, in_the_state, **given)
-        assert done.code == 0, done.stderr
-        again = run_recipe(SCRIPT, tmp_path, in_the_state, **given)
-        assert (again.code, again.calls) == (0, [])
-        assert len(done.options("train", "--system")) == 4  # two trials, two trainings
-        results = state / "results" / "demo"
-        for name in ("transformer-s1", "enc-dc-s1"):
-            scores = read_json(results / name / "scores" / "test.json")
-            assert [row["name"] for row in scores["systems"]] == [name]
-            assert len((results / name / "translate/test/hyp.txt").read_text().splitlines()) == 60
-            assert [path.name for path in (results / name / "analyze").iterdir()] == ["size.json"]
-        size = tables(read_list(tmp_path / "list.sh"), Folders(state, tmp_path))[-1]
-        assert [row[0] for row in size.rows] == ["transformer-s1", "enc-dc-s1"]
-        for path in (path for path in results.rglob("*") if path.is_file()):
-            assert str(tmp_path) not in path.read_text("utf-8")
-        chosen = read_json(results / "rates" / "transformer.json")["chosen"]
-        train, *_ = (c for c in done.calls if c[0] == "train" and "transformer-s1" in c)
-        assert f"train.lr={chosen}" in train
-        whole = [*train]
-        whole[train.index("transformer-s1")] = "whole"
-        assert in_the_state(whole)[0] == 0
-        system = Run(state / "runs" / "demo").system("whole")
-        summary = read_json(results / "transformer-s1" / "summary.json")
-        best = read_json(system.path / "best.json")
-        assert summary["best"]["step"] == best["step"] and summary["updates"] == 4
-        assert checkpoints.current(system)[best["checkpoint"]] == summary["weights"]
-    finally:
-        torch.set_num_threads(threads)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    paths = {"LIST": folder / "list.sh", "NMTKIT_VERDICT": state, "RESULTS": folder / "results"}
+    run = functools.partial(run_recipe, SCRIPT, folder, in_the_state, **paths)
+    done = run()
+    assert done.code == 0, done.stderr
+    again = run()
+    assert (again.code, again.calls) == (0, [])
+    yield folder, done, in_the_state
+    torch.set_num_threads(threads)
+
+
+def test_results_have_scores_translations_and_findings_without_paths_of_the_machine(demo_queue):
+    folder, done, _ = demo_queue
+    assert len(done.options("train", "--system")) == 4  # two trials, two trainings
+    results = folder / "state" / "results" / "demo"
+    for name in ("transformer-s1", "enc-dc-s1"):
+        scores = read_json(results / name / "scores" / "test.json")
+        assert [row["name"] for row in scores["systems"]] == [name]
+        assert len((results / name / "translate/test/hyp.txt").read_text().splitlines()) == 60
+        assert [path.name for path in (results / name / "analyze").iterdir()] == ["size.json"]
+    size = tables(read_list(folder / "list.sh"), Folders(folder / "state", folder))[-1]
+    assert [row[0] for row in size.rows] == ["transformer-s1", "enc-dc-s1"]
+    for path in (path for path in results.rglob("*") if path.is_file()):
+        assert str(folder) not in path.read_text("utf-8")
+
+
+def test_training_that_continues_a_trial_has_the_weights_of_an_uninterrupted_one(demo_queue):
+    folder, done, in_the_state = demo_queue
+    results = folder / "state" / "results" / "demo"
+    chosen = read_json(results / "rates" / "transformer.json")["chosen"]
+    train = next(c for c in done.calls if c[0] == "train" and "transformer-s1" in c)
+    assert f"train.lr={chosen}" in train
+    assert in_the_state(["whole" if part == "transformer-s1" else part for part in train])[0] == 0
+    system = Run(folder / "state" / "runs" / "demo").system("whole")
+    summary = read_json(results / "transformer-s1" / "summary.json")
+    best = read_json(system.path / "best.json")
+    assert summary["best"]["step"] == best["step"] and summary["updates"] == 4
+    assert checkpoints.current(system)[best["checkpoint"]] == summary["weights"]
