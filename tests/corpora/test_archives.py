@@ -170,6 +170,13 @@ def test_content_too_large_for_the_archive_is_refused(
     assert sum(path.stat().st_size for path in folder.iterdir()) <= 2_000_000
 
 
+def test_content_may_be_as_large_as_the_ratio_allows(tmp_path, folder, monkeypatch):
+    monkeypatch.setattr(archives, "ALWAYS_ALLOWED", 0)
+    archive = zipped(tmp_path / "x.zip", {"a.de": ZEROS[:30_000]})
+    assert archive.stat().st_size < 1000
+    assert archives.extract(archive, ["a.de"], folder)["a.de"][0].read_bytes() == ZEROS[:30_000]
+
+
 def test_large_content_behind_the_end_of_a_tarball_is_refused(tmp_path, folder, monkeypatch):
     monkeypatch.setattr(archives, "ALWAYS_ALLOWED", 100_000)
     monkeypatch.setattr(archives, "MOST_RATIO", 1)

@@ -1,4 +1,4 @@
-"""A model that copies its source, so that an output shows the line that it is of."""
+"""A model that copies its source, so that an output shows which line it translates."""
 
 import torch
 from torch import nn

@@ -1,10 +1,10 @@
-"""Damage the records of a finished run at random and give a command: the command must name the file
-that is damaged and say what to do, say that it does without the file, or give the same numbers.
+"""Damage the records of a finished run at random and give a command. The command must name the
+damaged file and give advice, report that it does without the file, or give the same numbers.
 
 python -m tests.soak.mutations [--tries 2000] [--seed 1] [--only N]
 
 A try copies the run, changes one JSON or TOML file that the command reads, and gives the command in
-a process of its own. Each try that breaks the promise is printed; `--only` repeats one.
+a process of its own. Tries that break the promise are printed; `--only` repeats one of them.
 """
 
 from __future__ import annotations
@@ -62,11 +62,11 @@ MODULES = (
     *(f"nmtkit.{name}.stage" for name in ("prep", "train", "translate", "score", "analyze")),
     *("nmtkit.report.stage", "nmtkit.export.to_huggingface", "matplotlib.backends.backend_svg"),
 )
-"""Imported once, not in every process."""
+"""Imported before the processes of the tries are forked."""
 FOREIGN = {"config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"}
-"""Files of an exported folder that other programs read, not nmtkit."""
+"""Files of an exported folder that nmtkit does not read."""
 ALONE = {
-    "a setting, which the user chose": (
+    "a setting that the user chose": (
         *("*/config.toml model.*", "*/config.toml train.*", "*/config.toml search.*"),
         *("*/config.toml preset*", "*/config.toml init_from*"),
     ),
@@ -76,25 +76,24 @@ ALONE = {
         "*/meta.json settings*",
         "*/meta.json *hardware*",
     ),
-    "the result, as it stands in no other file": (
+    "a result that no other file has": (
         *("*/scores.json *", "*/finding.json *", "analyze/attention/*.json *"),
     ),
     "the history of the run": ("history.jsonl *",),
     "what prep counted": ("prep/manifest.json sets.*", "prep/manifest.json cleaning*"),
     "when a system was made": ("*/system.json *",),
 }
-"""Why nothing can notice another plausible value (of the right type, finite, in agreement with the
-rest of the file), by patterns of file and place: only this file knows the value.
-"""
-BROKEN = {"internal", "silent", "error without the file", "error without advice"}
+"""Why another plausible value (of the right type, finite, consistent with the rest of the file) cannot
+be noticed: patterns of the files and places whose value is in no other file."""
+BROKEN = {"internal", "unnoticed", "error without the file", "error without advice"}
 LOGGED = ("step", "kind", "nll", "dev_loss", "dev_bleu")
 PAGE = "report/index.html"
 OF_THE_CALL = r'nmtkit-digest" content="\w+|made \d{4}[^<]*'
 """What differs between two pages of the same numbers."""
 SECONDS = 60
-"""Processor seconds after which a command is taken to hang."""
+"""The limit of processor seconds: a command that needs more hangs."""
 DEEP, AGAIN = "a place for deep nesting", "\x00"
-"""AGAIN ends a key that is to stand in the file twice."""
+"""AGAIN ends a key that the file shall have twice."""
 VALUES = (
     *(None, True, "", "text", "../../x", "\x1b[31m", "\ud800", [], {}, [[]], {"a": {}}),
     *(0, -1, 10**12, 10**30, 10**400, 0.5, -0.5, 1e308, 1e-308),
@@ -107,8 +106,8 @@ WHOLE = (
 
 
 class Outcome(NamedTuple):
-    """What came of a command: its exit code, what it printed, the numbers in its files, and which
-    records of the run it read.
+    """The exit code and the output of a command, the numbers in its files, and the records of the
+    run that it read.
     """
 
     code: int
@@ -140,7 +139,7 @@ def change_value(value, draw):
 
 
 def encoded(text, place):
-    """Return a text as bytes, with deep nesting in a place, and with keys that stand there twice."""
+    """Return a text as bytes, with deep nesting in a place, and with repeated keys."""
     text = text.replace(place, "[" * 100_000 + "]" * 100_000)
     return text.replace(json.dumps(AGAIN)[1:-1], "").encode("utf-8", "surrogatepass")
 
@@ -165,7 +164,7 @@ def mutate(name, content, draw):
 
 
 def give(words, folder, run):
-    """Give a command, with its output and the files of the run that it opens in files of a folder."""
+    """Give a command; write its output and the names of the run's files that it opens to a folder."""
     resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
     signal.alarm(10 * SECONDS)
     out, err, read = (
@@ -205,7 +204,7 @@ class Trials:
         self.run.rename(self.whole)
 
     def outcome(self, command):
-        """Give a command on the run as it is."""
+        """Give a command on the run as it is; return its outcome."""
         before, words = self._contents(), [*command.split(), "--run", "runs/mine"]
         arguments = words, self.folder, self.run
         process = multiprocessing.get_context("fork").Process(target=give, args=arguments)
@@ -234,13 +233,13 @@ class Trials:
 
     @functools.cache  # noqa: B019  (one object)
     def undamaged(self, command):
-        """Return what comes of a command on the undamaged run."""
+        """Return the outcome of a command on the undamaged run."""
         self.fresh()
         assert (outcome := self.outcome(command)).code == 0, outcome.err
         return outcome
 
     def attempt(self, number):
-        """Damage one file and give one command; return what came of it, and the try in words."""
+        """Damage one file and give one command; return its judgement, and the try in words."""
         draw = random.Random(number)
         command = draw.choice(COMMANDS)
         expected = self.undamaged(command)
@@ -253,7 +252,7 @@ class Trials:
         os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
         found = self.outcome(command)
         kind = judge(name, expected, found, path.is_file() and path.read_bytes() == content)
-        if kind == "silent":
+        if kind == "unnoticed":
             place = f"{name} {change}"
             for reason, patterns in ALONE.items():
                 if any(fnmatchcase(place, pattern) for pattern in patterns):
@@ -263,7 +262,7 @@ class Trials:
 
 
 def plain(content, keys):
-    """Return some values of a JSON object; nothing if the content is none."""
+    """Return some values of a JSON object; None if the content is not a JSON object."""
     try:
         value = json.loads(content)
     except (ValueError, RecursionError):
@@ -272,7 +271,7 @@ def plain(content, keys):
 
 
 def numbers(before, after):
-    """Return the numbers in the files of a run; of a log those of its new lines."""
+    """Return the numbers in the files of a run, and in the new lines of logs."""
     found = {}
     for name, content in after.items():
         last = name.rpartition("/")[2]
@@ -288,25 +287,29 @@ def numbers(before, after):
     return found
 
 
-def judge(name, expected, found, is_kept):
-    """Name what came of a command on a damaged run; is_kept: the damaged file is still there."""
-    if found.code in {1, 4} or found.code < 0 or "internal error" in found.err:
+def judge(name, expected, actual, is_kept):
+    """Judge the outcome of a command on a damaged run.
+
+    Args:
+        is_kept: True if the damaged file is still there.
+    """
+    if actual.code in {1, 4} or actual.code < 0 or "internal error" in actual.err:
         return "internal"
     folder, _, last = name.rpartition("/")
-    page = {*found.numbers.get(PAGE, ())} - {*expected.numbers.get(PAGE, ())}
-    text = "".join([found.err, found.out, *page])
+    page = {*actual.numbers.get(PAGE, ())} - {*expected.numbers.get(PAGE, ())}
+    text = "".join([actual.err, actual.out, *page])
     names = [name, last, f"{folder} cannot", f"{folder}:"]
-    if "/checkpoints/" in name:  # the report says so of what was made with them
+    if "/checkpoints/" in name:  # the report names the weights
         names.append(f"the weights of {name.split('/')[1]}")
-    is_said = any(word in text for word in names)
-    if found.code:
-        advised = "error" if "\n  try: " in found.err else "error without advice"
-        return advised if is_said else "error without the file"
+    is_named = any(word in text for word in names)
+    if actual.code:
+        advised = "error" if "\n  try: " in actual.err else "error without advice"
+        return advised if is_named else "error without the file"
     mine = {name} if is_kept else {}  # not written by the command
-    both = [{k: v for k, v in of.numbers.items() if k not in mine} for of in (expected, found)]
-    if found.out == expected.out and both[0] == both[1]:
+    both = [{k: v for k, v in of.numbers.items() if k not in mine} for of in (expected, actual)]
+    if actual.out == expected.out and both[0] == both[1]:
         return "same"
-    return "said" if is_said or '"error"' in found.out else "silent"
+    return "reported" if is_named or '"error"' in actual.out else "unnoticed"
 
 
 def main() -> None:

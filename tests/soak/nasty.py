@@ -2,11 +2,11 @@
 
 python -m tests.soak.nasty [--files 2000] [--seed 1] [--at-once 100]
 
-The files of a round are one training text (source side; the target side numbers the lines) and,
-each, a test set. Two systems translate them: one that copies its source, so that a line that is
-lost, doubled or shifted shows in the text itself, and a tiny Transformer with random weights, whose
-outputs have no meaning but must be as many. The raw files then go through `translate FILE` and, as
-bytes, through stdin's reader.
+The files of a round are test sets; together they are the source side of a training text whose
+target side numbers the lines. Two systems translate the files. The first copies its source, so its
+output shows a lost, doubled or shifted line. The second is a tiny Transformer with random weights,
+whose output must have as many lines. `translate FILE` and the reader of stdin get the raw files,
+too.
 """
 
 import argparse
@@ -18,7 +18,6 @@ import random
 import tempfile
 import time
 from collections import Counter
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -47,8 +46,8 @@ MARKS = (
     *("[", "]", "--", "...", "http://x.y/z?a=b"),
 )
 ODD = "\x00\ufeff\r\t\x0b\x0c\x1c\x1f\x7f\x85\u2028\u2029\u00a0\u3000\u200b\u202e"
-# No UTF-8; the fourth is a lone surrogate.
 BAD = [b"\xff", b"\xc3", b"\xe2\x82", b"\xed\xa0\x80", b"\xc0\xaf", b"\xf5\x80\x80\x80"]
+"""Bytes that are not UTF-8; the fourth is a lone surrogate."""
 ENDS = [b"\n"] * 8 + [b"\r\n"] * 3
 
 
@@ -88,7 +87,7 @@ def line(draw: random.Random) -> bytes:
 
 
 def nasty_file(draw: random.Random) -> tuple[bytes, list[bytes]]:
-    """The bytes of a file of 1 to 12 lines, and its lines as they end at LF."""
+    """Return the bytes of a file of 1 to 12 lines, and its lines, split at LF."""
     lines = [line(draw) for _ in range(draw.randint(1, 12))]
     ends = [draw.choice(ENDS) for _ in lines]
     if draw.random() < 0.3 and lines[-1]:
@@ -100,12 +99,12 @@ def nasty_file(draw: random.Random) -> tuple[bytes, list[bytes]]:
 
 
 def write_numbers(path: Path, count: int) -> None:
-    """Write lines that say their numbers: a line that is shifted shows."""
+    """Write lines with their numbers, which show a shifted line."""
     path.write_text("".join(f"Zeile {i}\n" for i in range(count)), "utf-8")
 
 
 def first_bad(lines: list[bytes]) -> int | None:
-    """The number of the first line that is not UTF-8."""
+    """Return the number of the first line that is not UTF-8, from 1."""
     return next((i for i, raw in enumerate(lines, 1) if not valid(raw)), None)
 
 
@@ -115,7 +114,7 @@ def has_text(drawn: tuple[bytes, list[bytes]]) -> bool:
 
 
 def make_systems(run) -> None:
-    """Save a system that copies, and a tiny Transformer."""
+    """Save a system that copies its source, and a tiny Transformer."""
     trust.allow(["tests.soak.copying"])
     vocabularies = loading.vocabulary_sizes(run)
     sizes = {"d_model": 16, "d_ff": 32, "heads": 2, "encoder_layers": 1, "decoder_layers": 1}
@@ -125,7 +124,7 @@ def make_systems(run) -> None:
     ):
         system = run.system(name)
         system.path.mkdir(parents=True)
-        # The tiny one never ends by itself: few tokens a piece suffice to see that none is lost.
+        # The Transformer never predicts </s>, so its length is limited to few tokens.
         search = {
             "beam": 2,
             "max_length_a": 1.0 if name == "copy" else 0.0,
@@ -145,7 +144,7 @@ class Round:
 
     def __init__(self, folder: Path, draw: random.Random, count: int, counts: Counter) -> None:
         self.counts = counts
-        drawn = iter(partial(nasty_file, draw), None)
+        drawn = (nasty_file(draw) for _ in itertools.count())
         self.files = list(itertools.islice(filter(has_text, drawn), count))
         self.raw = [folder / f"nasty{i}.en" for i in range(count)]
         for path, (content, _) in zip(self.raw, self.files, strict=True):
@@ -160,7 +159,7 @@ class Round:
         tests = [f"{path},{path.with_suffix('.de')}" for path in self.raw]
         options = {"preset": "tiny", "jobs": 1, "run_dir": folder / "run"}
         values = ["prep.merges=300", "prep.on_bad_utf8=replace", "prep.max_ratio=1000000"]
-        # Moses even for lines that look segmented.
+        # Use Moses even for lines that look segmented.
         values += ["prep.src_tokenizer=moses", "prep.tgt_tokenizer=moses"]
         self.run = prep("nasty", train=train, dev=train, test=tests, assignments=values, **options)
         make_systems(self.run)
@@ -168,7 +167,7 @@ class Round:
         self.vocabularies = load_vocabularies(self.run.prep)
 
     def strict_is_refused(self, folder: Path, train: tuple[Path, Path]) -> None:
-        """Without on_bad_utf8 the first bad line is named, and nothing is written."""
+        """Check that prep without on_bad_utf8 names the first bad line and writes nothing."""
         bad = first_bad(self.train)
         if bad is None:
             return
@@ -184,8 +183,8 @@ class Round:
         return self.vocabularies[0].encode(self.src.encode(text))
 
     def check_training(self) -> None:
-        """Every pair kept is a line with its own number, in order; every line not kept is empty
-        or above a limit, and counted.
+        """Check that the pairs are lines with their numbers, in order, and that each missing line is
+        empty or above a limit, and counted.
         """
         store, manifest = Store(self.run.prep / "train"), self.run.manifest().model_dump()
         settings = manifest["settings"]
@@ -214,11 +213,11 @@ class Round:
         self.counts["training lines kept"] += kept
 
     def copied(self, text: str) -> str:
-        """The translation of a line by the copying system."""
+        """Return the translation of a line by the copying system."""
         return self.tgt.decode(self.vocabularies[1].decode(self.ids(text))) if text.strip() else ""
 
     def check_sets(self) -> None:
-        """The prepared text has every line in its place, and so has each translation."""
+        """Check that prepared texts and translations have every line in its place."""
         with contextlib.redirect_stdout(io.StringIO()) as printed:
             translate(self.run, jobs=1)
         assert printed.getvalue() == ""
@@ -239,7 +238,7 @@ class Round:
             self.counts["lines of test sets translated twice"] += len(lines)
 
     def check_files(self) -> None:
-        """The raw files by `translate FILE`, and their bytes by the reader of stdin."""
+        """Check `translate FILE` of the raw files, and the reader of stdin."""
         (group,) = systems.choose(self.run, ["copy"], ensemble=False, search={}, single=True)
         scorer = group.scorer(torch.device("cpu"), "float32")
         for path, (content, lines) in zip(self.raw, self.files, strict=True):
