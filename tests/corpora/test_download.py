@@ -62,6 +62,7 @@ ENDLESS = {
     "endless": (200, ()),
     "huge": (200, ("Content-Length", str(1 << 50))),
     "redirect": (302, ("Location", "/good")),
+    "circle": (302, ("Location", "/circle")),
 }
 """Status and header of answers whose body has no end."""
 
@@ -393,6 +394,7 @@ def test_archive_without_a_checksum_must_begin_as_an_archive(server, tmp_path, k
         ("/wrong", "another file"),
         ("/busy", "503"),
         ("/empty", ""),
+        ("/circle", "redirects without end"),
     ],
 )
 def test_error_names_every_address_with_its_reason_and_no_file_is_left(
@@ -532,6 +534,16 @@ def test_users_copy_stays_new_until_it_is_remembered(server, tmp_path):
     assert finder.find(NAME).new
     file.remember()
     assert not finder.find(NAME).new
+
+
+def test_copy_is_used_with_a_warning_if_its_checksum_cannot_be_recorded(
+    server, tmp_path, mine, stderr
+):
+    (mine / "train.bin").write_bytes(CONTENT)
+    file = Finder({NAME: Resource(urls=[])}, mine).find(NAME)
+    (tmp_path / "cache").write_text("a file, not a folder")
+    file.remember()
+    assert "a later copy of corpus/train.bin cannot be compared with this one" in stderr()
 
 
 # --from-dir

@@ -140,7 +140,8 @@ def test_sgm_may_vary_in_quotes_case_line_breaks_and_entities(tmp_path):
     text = """<REFSET setid=x><DOC docid=a sysid='one'><P>
     <SEG ID=1>AT&T &amp; R&amp;amp;D &lt;b&gt; &#228;&#xE4; &#10;x &copy;</SEG><seg
     id="2" > over
-    two lines </seg></P></DOC><doc sysid="one" docid="b"><hl><seg id="1"></seg></hl></doc></refset>"""
+    two lines </seg></P></DOC>
+    <doc sysid="one" docid="b"><hl><seg id="1"></seg></hl></doc></refset>"""
     (stream,) = markup(tmp_path, text)
     assert texts(stream) == ["AT&T & R&amp;D <b> ää  x &copy;", "over     two lines", ""]
     assert starts(stream) == [0, 2]
@@ -163,8 +164,10 @@ def test_repeated_documents_of_sgm_are_further_references(tmp_path, documents, r
 
 
 def test_wmt_xml_has_a_stream_for_each_translator_and_none_for_systems(tmp_path):
-    doc = """<doc id="{0}"><src lang="de"><p><seg id="1">s{0}</seg></p></src><hyp system="X" language="en"><seg id="1">bad</seg></hyp>
-    <ref lang="en" translator="A"><p><seg id="1">a{0}</seg></p></ref><ref lang="en" translator="B"><seg id="1">b{0}</seg></ref></doc>"""
+    doc = """<doc id="{0}"><src lang="de"><p><seg id="1">s{0}</seg></p></src>
+    <hyp system="X" language="en"><seg id="1">bad</seg></hyp>
+    <ref lang="en" translator="A"><p><seg id="1">a{0}</seg></p></ref>
+    <ref lang="en" translator="B"><seg id="1">b{0}</seg></ref></doc>"""
     text = "<dataset>" + doc.format(1) + doc.format(2) + "</dataset>"
     assert [texts(stream) for stream in markup(tmp_path, text)] == [["a1", "a2"], ["b1", "b2"]]
     assert [texts(stream) for stream in markup(tmp_path, text, "de")] == [["s1", "s2"]]

@@ -125,6 +125,13 @@ def test_marker_lines_start_documents(shared, tmp_path, part, sentences, documen
     assert [src[i] for i in starts] == first
 
 
+def test_source_with_several_versions_of_a_document_is_refused(tmp_path):
+    path = tmp_path / "a.sgm"
+    path.write_text("".join(f"<doc docid=a sysid={i}><seg>x</seg></doc>" for i in (1, 2)))
+    message = r"the source has several versions of a document \(dev set\)"
+    refused(DataError, message, separated, tmp_path, [path, path], "markup")
+
+
 @pytest.fixture
 def tvsub(shared):
     """TVsub's test set: plain source, and SGM with documents and tokenized references."""
@@ -187,6 +194,14 @@ def test_each_part_has_its_own_boundaries(tmp_path):
     files, boundaries = ["x/a.{lang}", "x/b.{lang}"], ["x/a.ids", "x/b.ids"]
     text = train_of(tmp_path, contents, files=files, boundaries=boundaries)
     assert text == ([*"1234567"], [*GERMAN, "sechs", "sieben"], [0, 3, 5, 6])
+
+
+def test_parts_with_different_numbers_of_references_are_refused(tmp_path):
+    twice = "".join(f"<doc docid=a sysid={i}><seg>x</seg></doc>" for i in (1, 2))
+    contents = XY | {"b.en.sgm": "<doc docid=a><seg>x</seg></doc>", "b.de.sgm": twice}
+    files = ["x/a.{lang}", "x/b.{lang}.sgm"]
+    message = "parts of the train set have 1 and 2 references"
+    refused(DataError, message, train_of, tmp_path, contents, files=files)
 
 
 def test_set_has_no_documents_if_a_part_has_none(tmp_path):

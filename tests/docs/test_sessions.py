@@ -64,7 +64,7 @@ def masked(line):
 
 
 def run(command):
-    """Run a command, with the first lines of a file if it is `head … | nmtkit …`; return its output."""
+    """Run a command, which may be `head … | nmtkit …`; return the lines of its output."""
     first, _, second = command.partition(" | ")
     stdin = None
     if second:

@@ -24,7 +24,7 @@ load_from_checkpoint = Model
 """
 
 
-def test_comet_scores_every_line_with_the_chosen_model(fake_run, tmp_path, monkeypatch):  # noqa: F811
+def test_every_line_is_scored_with_the_chosen_model(fake_run, tmp_path, monkeypatch):  # noqa: F811
     fake = fake_run(count=30, references=2)
     fake.add("a", 0.3)
     write(tmp_path / "stub/comet.py", [STUB])

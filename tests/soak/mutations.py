@@ -83,8 +83,8 @@ ALONE = {
     "what prep counted": ("prep/manifest.json sets.*", "prep/manifest.json cleaning*"),
     "when a system was made": ("*/system.json *",),
 }
-"""Why another plausible value (of the right type, finite, consistent with the rest of the file) cannot
-be noticed: patterns of the files and places whose value is in no other file."""
+"""Reasons why no command can notice another plausible value (of the right type, finite, consistent
+with the rest of the file): patterns of files and places whose value is in no other file."""
 BROKEN = {"internal", "unnoticed", "error without the file", "error without advice"}
 LOGGED = ("step", "kind", "nll", "dev_loss", "dev_bleu")
 PAGE = "report/index.html"
@@ -164,7 +164,7 @@ def mutate(name, content, draw):
 
 
 def give(words, folder, run):
-    """Give a command; write its output and the names of the run's files that it opens to a folder."""
+    """Give a command; write its output, and the names of the run's files that it opens."""
     resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
     signal.alarm(10 * SECONDS)
     out, err, read = (

@@ -183,8 +183,8 @@ class Round:
         return self.vocabularies[0].encode(self.src.encode(text))
 
     def check_training(self) -> None:
-        """Check that the pairs are lines with their numbers, in order, and that each missing line is
-        empty or above a limit, and counted.
+        """Check that the pairs are lines with their numbers, in order; that each missing line is
+        empty or above a limit; and that missing lines are counted.
         """
         store, manifest = Store(self.run.prep / "train"), self.run.manifest().model_dump()
         settings = manifest["settings"]
