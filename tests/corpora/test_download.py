@@ -244,6 +244,8 @@ def test_git_checksum_is_the_one_of_git_hash_object(tmp_path):
     assert checksum(tmp_path / "x", "git") == f"git:{output.strip()}"
     (tmp_path / "x.gz").write_bytes(gzip.compress(CONTENT))
     assert checksum(tmp_path / "x.gz", "git", decompress=True) == f"git:{output.strip()}"
+    compressed = (tmp_path / "x.gz").read_bytes()
+    assert checksum(tmp_path / "x.gz") == f"sha256:{sha256(compressed)}"
 
 
 # resuming

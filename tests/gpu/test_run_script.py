@@ -21,15 +21,26 @@ from tests.models.contract import Case, batch_for
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def run_script(out, device, *arguments):
-    environment = {**os.environ, "PYTHON": sys.executable, "OUT": str(out), "NMTKIT_DEVICE": device}
+def run_script(out, *arguments, python=sys.executable, **variables):
+    """Run tests/gpu/run.sh; variables: of the environment, beside PYTHON and OUT."""
+    inherited = {key: value for key, value in os.environ.items() if key != "NMTKIT_DEVICE"}
+    environment = {**inherited, "PYTHON": str(python), "OUT": str(out), **variables}
     command = ["bash", "tests/gpu/run.sh", "--jobs", "1", *arguments]
     options = {"cwd": ROOT, "env": environment, "capture_output": True, "text": True}
     return subprocess.run(command, check=False, timeout=600, **options)
 
 
+def test_script_computes_on_cuda_by_default(tmp_path):
+    python = tmp_path / "python"
+    python.write_text('#!/bin/sh\necho "$NMTKIT_DEVICE $*"\n')
+    python.chmod(0o755)
+    done = run_script(tmp_path / "out", python=python)
+    command = f"cuda -m tests.gpu.run --out {tmp_path}/out --jobs 1"
+    assert done.stdout.splitlines()[-1] == command
+
+
 def test_script_on_a_cpu_reports_a_table_of_tiny_models(tmp_path):
-    done = run_script(tmp_path, "cpu", "--systems", "transformer")
+    done = run_script(tmp_path, "--systems", "transformer", NMTKIT_DEVICE="cpu")
     assert done.returncode == 0, done.stdout + done.stderr
     written = json.loads((tmp_path / "report.json").read_text("utf-8"))
     assert [step["code"] for step in written["steps"]] == [0]
@@ -56,9 +67,9 @@ def test_steps_select_existing_tests(on_gpu, monkeypatch):
         assert (ROOT / "tests" / "gpu" / "test_models.py").exists()
 
 
-def main_ends_with(code, monkeypatch, *arguments):
-    """Assert the exit code of the command behind the script, without a GPU."""
-    monkeypatch.setattr(run, "ON_GPU", False)
+def main_ends_with(code, monkeypatch, *arguments, on_gpu=False):
+    """Assert the exit code of the command behind the script."""
+    monkeypatch.setattr(run, "ON_GPU", on_gpu)
     monkeypatch.setattr(sys, "argv", ["run", *map(str, arguments)])
     with pytest.raises(SystemExit) as ended:
         run.main()
@@ -120,10 +131,10 @@ def test_table_of_systems_measures_the_baseline_first(tmp_path):
     assert measured == [(name, "training") for name in ("transformer", "amn", "caru-compiled")]
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_script_without_a_gpu_ends_with_3(tmp_path):
-    done = run_script(tmp_path / "out", "cuda")
-    assert done.returncode == 3 and "no GPU here; NMTKIT_DEVICE=cpu" in done.stderr
+def test_script_without_a_gpu_ends_with_3(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    main_ends_with(3, monkeypatch, "--out", tmp_path / "out", on_gpu=True)
+    assert "no GPU here; NMTKIT_DEVICE=cpu" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 

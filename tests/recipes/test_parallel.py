@@ -14,7 +14,7 @@ import pytest
 from nmtkit.locks import locked
 from nmtkit.parallel import cores
 from nmtkit.run import Run
-from recipes.trainings import Training, Trainings, main
+from recipes.trainings import Training, Trainings, main, read
 from tests.recipes.recipe_calls import ROOT, environment, install
 
 STUB = """
@@ -128,6 +128,7 @@ def test_parallel_trainings_share_the_cores_and_end_with_a_table(begin, tmp_path
 def test_failed_training_stops_the_others_and_is_named(begin, tmp_path):
     err = end_of(begin(PARALLEL=2, BAD="transformer-s1", PACE="5"), code=4)
     assert "transformer-s1: cannot train this" in " ".join(err.split("\n"))
+    assert "enc-dc-s1: stopped (0 of 6 done)" in err
     words = [line[0] for line in notes(tmp_path)]
     assert words.count("begin") <= 2 and "translate" not in words
 
@@ -155,9 +156,9 @@ def test_signal_stops_all_trainings(number, killed, begin, tmp_path):
 def test_live_table_has_unfinished_trainings_and_reads_their_measurements_once(
     tmp_path, monkeypatch
 ):
-    read, original = [], Path.read_text
+    names, original = [], Path.read_text
     monkeypatch.setattr(
-        Path, "read_text", lambda path, *args: read.append(path.name) or original(path, *args)
+        Path, "read_text", lambda path, *args: names.append(path.name) or original(path, *args)
     )
     metrics = Run(tmp_path).system("a").metrics
     metrics.parent.mkdir(parents=True)
@@ -167,7 +168,14 @@ def test_live_table_has_unfinished_trainings_and_reads_their_measurements_once(
     table = Trainings(trainings, Run(tmp_path), 1).table(live=True)
     assert [list(column.cells) for column in table.columns][2:4] == [["7"], ["3.21"]]
     assert table.title == "1 of 3 done"
-    assert read.count("metrics.jsonl") == 1
+    assert names.count("metrics.jsonl") == 1
+
+
+def test_queue_has_each_system_once_in_the_order_of_the_recipe():
+    queue = b"".join(b"3\0--system\0%s\0--force\0" % name for name in (b"a", b"b", b"a"))
+    assert [training.arguments for training in read(queue)] == [
+        ["--system", name, "--force"] for name in ("a", "b")
+    ]
 
 
 def test_second_recipe_of_a_run_is_refused(tmp_path, monkeypatch, capsys):

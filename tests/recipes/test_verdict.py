@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import io
+import json
 import os
 import shutil
 import signal
@@ -178,7 +179,7 @@ def test_queue_trains_each_system_once_in_the_order_of_the_list(done):
     check_all_done(done)
     assert trained(done) == NAMES
     rates = read_json(done / "state/results/demo/rates/a.json")
-    assert rates["chosen"] == "0.5"
+    assert rates["chosen"] == "0.5" and rates["commits"] == ["0" * 7]
     assert [trial["dev_loss"] for trial in rates["trials"]] == [0.75, 0.5, None]
     assert [trial["updates"] for trial in rates["trials"]] == [2, 2, 0]
     assert "nothing is left" in call(done)
@@ -324,6 +325,13 @@ def test_finished_system_has_only_its_best_weights_and_a_summary(done):
     assert summary["seconds"] == {"training": 4 * 36.0, "validation": 0, "translation": 2.0}
 
 
+def test_history_of_a_result_has_the_calls_of_the_system_and_its_trials(done):
+    lines = (done / "state/results/demo/a-s1/history.jsonl").read_text().splitlines()
+    calls = [(call["stage"], call.get("system")) for call in map(json.loads, lines)]
+    trainings = [("train", f"a-s1{trial}") for trial in ("-rate-0.25", "-rate-0.5", "")]
+    assert calls == [*trainings, ("translate", None)]
+
+
 def test_status_marks_results_of_other_code_or_other_options(done):
     folders = Folders(done / "state", done / "results")
     item = read_list(done / "list.sh")[0]
@@ -351,6 +359,17 @@ def test_hours_left_are_estimated_from_the_updates_of_the_corpus(make_queue):
     assert estimates.hours_left(a, done) == pytest.approx((4 - done) * 0.01)
     assert estimates.hours_left(b, 0) == estimates.hours_left(a2, 0) == pytest.approx(0.04)
     assert f"left: {(4 - done + 12) * 0.01:.1f} core hours" in answer(queue, "--status")
+
+
+def test_hours_left_include_the_trials_of_all_learning_rates(done):
+    """System a makes 2 updates with each of 3 learning rates, and continues one of the trials."""
+    folders = Folders(done / "state", done / "results")
+    systems = (folders.run("demo") / "systems").glob("a-*")
+    for path in [*systems, *(folders.state / "results/demo").glob("[ar]*")]:
+        shutil.rmtree(path)
+    items = read_list(done / "list.sh")
+    hours = status.Estimates(items, folders).hours_left(items[0], 0)
+    assert hours == pytest.approx((4 + 2 * 2) * 0.01)
 
 
 def test_results_above_the_size_limit_are_not_collected(done, monkeypatch):
