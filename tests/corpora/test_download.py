@@ -373,6 +373,7 @@ def test_wrong_file_is_set_aside_and_the_mirror_is_tried(server, tmp_path, stder
     assert cache(tmp_path) == {"train.bin": CONTENT, "train.bin.bad": OTHER}
     message = stderr()
     assert sha256(CONTENT) in message and sha256(OTHER) in message
+    assert message.count("trying another address") == 1
 
 
 def test_web_page_instead_of_the_rest_leaves_the_part(server, part):
@@ -633,3 +634,11 @@ def test_file_of_the_same_name_of_another_year_does_not_stop_the_download(server
     finder = Finder(known, mine)
     assert finder.find("wmt13/test.bin").path == mine / "test.bin"
     assert finder.find("wmt12/test.bin").path == tmp_path / "cache" / "wmt12" / "test.bin"
+
+
+def test_file_in_the_folder_of_another_year_is_not_taken(server, tmp_path, mine):
+    (mine / "wmt13").mkdir()
+    (mine / "wmt13" / "test.bin").write_bytes(OTHER)
+    known = {name: Resource(urls=[server.address + "/good"]) for name in YEARS}
+    path = Finder(known, mine).find("wmt12/test.bin").path
+    assert path == tmp_path / "cache" / "wmt12" / "test.bin"

@@ -92,8 +92,9 @@ def compare(page):
             shown = [line for line in block.output if not line.startswith("nmtkit: ")]
             assert len(printed) == len(shown)
             continue
-        known = {"", "…", *map(masked, printed)}
-        unknown = [line for line in block.output if masked(line) not in known]
+        shown = [line for line in block.output if line.strip() not in {"", "…"}]
+        known = set(map(masked, printed))
+        unknown = [line for line in shown if masked(line) not in known]
         assert not unknown, "\n".join([block.command, *unknown, "printed:", *printed])
 
 
