@@ -21,7 +21,7 @@ from hypothesis import settings
 from nmtkit import demo
 from nmtkit.score import counts
 from nmtkit.tables.table import Table
-from tests import ROOT, fitted
+from tests import ROOT, table_width
 from tests.device import ON_GPU
 
 # Ranks of all tests come from one server, which reads this when the first test starts it; the command
@@ -74,7 +74,7 @@ def every_printed_table_fits() -> Iterator[None]:
     printed = Table.print
 
     def tried(table: Table, output_format: str = "table") -> None:
-        fitted.check(table)
+        table_width.check(table)
         printed(table, output_format)
 
     with pytest.MonkeyPatch.context() as patch:
@@ -151,7 +151,7 @@ def only_the_models_of_tests_are_allowed(
     """The user's folder of settings, where allowed code is remembered, is a new one."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("settings")))
-        patch.setenv("NMTKIT_ALLOW_CODE", "tests.toy_recurrent,tests.export.own")
+        patch.setenv("NMTKIT_ALLOW_CODE", "tests.toy_recurrent,tests.export.toy_derived")
         yield
 
 

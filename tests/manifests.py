@@ -1,4 +1,4 @@
-"""The manifest and best.json of a run that a test makes by hand; JSON files as plain values."""
+"""Write the manifest and best.json of a run by hand; read and change JSON files as plain values."""
 
 import copy
 import json
@@ -19,15 +19,15 @@ def write_json(path, value):
 
 
 def edit(path, old, new):
-    """Replace a text in a file, wherever it stands."""
+    """Replace every occurrence of a text in a file."""
     path.write_text(path.read_text("utf-8").replace(old, new), "utf-8")
 
 
-def places(value, items=None):
-    """Yield every part of a JSON value with the way to it (keys and indices).
+def parts_with_paths(value, items=None):
+    """Yield every part of a JSON value after its path (a tuple of keys and indices).
 
     Args:
-        items: look at the first items of each list only, at most so many.
+        items: look only at the first N items of each list.
     """
     inside = {}
     if isinstance(value, dict):
@@ -36,14 +36,14 @@ def places(value, items=None):
         inside = dict(enumerate(value[:items]))
     for key, part in inside.items():
         yield (key,), part
-        for way, inner in places(part, items):
-            yield (key, *way), inner
+        for path, inner in parts_with_paths(part, items):
+            yield (key, *path), inner
 
 
-def changed(values, way, new=...):
-    """Return a copy of a JSON value with another part at the end of a way; ...: without the part."""
+def with_change(values, path, new=...):
+    """Return a copy of a JSON value with a new part at a path; ... removes the part."""
     values = copy.deepcopy(values)
-    *above, last = way
+    *above, last = path
     parent = reduce(lambda part, key: part[key], above, values)
     if new is ...:
         del parent[last]

@@ -32,7 +32,7 @@ from nmtkit.translate.systems import SystemGroup
 from nmtkit.translate.translator import Translator
 from tests import ROOT
 from tests.processes import python
-from tests.ready import add_system, prepare
+from tests.random_systems import add_system, prepare
 from tests.refused import refused
 from tests.toy_recurrent import ToyRecurrent
 

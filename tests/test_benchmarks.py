@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from tests import ready
+from tests import random_systems
 
 TRAIN = {
     "variant": "transformer",
-    "model": ready.SIZES,
+    "model": random_systems.SIZES,
     "dropout": 0.1,
     "smoothing": 0.1,
     "batch": 300,
@@ -27,9 +27,9 @@ SEARCH = {
 def corpus(tmp_path_factory):
     """A folder like the output of tests/benchmarks/corpus.py, with the system `toy`."""
     folder = tmp_path_factory.mktemp("benchmark")
-    run = ready.prepare(folder / "run")
-    sizes = {**ready.SIZES, "decoder_layers": 1}
-    ready.add_system(run, "toy", "transformer", **sizes, norm="post", attn_bias=True)
+    run = random_systems.prepare(folder / "run")
+    sizes = {**random_systems.SIZES, "decoder_layers": 1}
+    random_systems.add_system(run, "toy", "transformer", **sizes, norm="post", attn_bias=True)
     vocabulary = (run.prep / "vocab.txt").read_text("utf-8")
     (folder / "vocab.txt").write_text(vocabulary, "utf-8")
     tokens = vocabulary.split("\n")[10:19]

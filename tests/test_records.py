@@ -24,7 +24,7 @@ from nmtkit.score.stage import score
 from nmtkit.score.stored_scores import Scores
 from nmtkit.translate.stage import translate
 from tests.manifests import read_json, write_best, write_json
-from tests.ready import add_system, prepare
+from tests.random_systems import add_system, prepare
 from tests.refused import refused
 
 

@@ -12,7 +12,7 @@ from nmtkit.analyze import cost, stage, timing
 from nmtkit.models import checkpoints, loading
 from nmtkit.models.variants import build_model
 from nmtkit.toml import write_toml
-from tests.drawn import sketched
+from tests.fast_figures import draw_sketches
 from tests.manifests import read_json, text_set
 from tests.refused import refused
 from tests.score.conftest import FakeRun, write
@@ -34,7 +34,7 @@ TOY = "tests.toy_recurrent:ToyRecurrent"
 @pytest.fixture(scope="package", autouse=True)
 def sketched_figures():
     """Draw figures as sketches: tests here read only their numbers and texts."""
-    with sketched():
+    with draw_sketches():
         yield
 
 

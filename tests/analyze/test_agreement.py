@@ -32,7 +32,7 @@ from nmtkit.translate.forced import forced_scores, pair_batch
 from nmtkit.translate.scorer import Scorer
 from tests.refused import refused
 from tests.score.conftest import write
-from tests.spaces import Spaces
+from tests.word_side import WordSide
 
 from .conftest import SMALL
 
@@ -81,7 +81,7 @@ DISCOURSE = {  # as the two files of DiscEvalMT have it
 @pytest.fixture(autouse=True)
 def text_of_spaces(monkeypatch):
     """Split words at spaces only: these runs have no tokenizer."""
-    monkeypatch.setattr("nmtkit.text.side.TextSide.load", lambda *_: Spaces())
+    monkeypatch.setattr("nmtkit.text.side.TextSide.load", lambda *_: WordSide())
 
 
 @pytest.fixture
@@ -446,7 +446,7 @@ def scorer(analysed):
     analysed.system()
     model = loading.load_system(analysed.run, analysed.run.find_system("base"), "cpu")
     vocabularies = load_vocabularies(analysed.run.prep)
-    return Scorer([model], Spaces(), Spaces(), *vocabularies, SearchSettings(), "cpu", 1)
+    return Scorer([model], WordSide(), WordSide(), *vocabularies, SearchSettings(), "cpu", 1)
 
 
 def test_source_is_encoded_once_for_all_its_targets(scorer, monkeypatch):

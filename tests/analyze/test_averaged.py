@@ -16,7 +16,7 @@ from nmtkit.report.stage import report
 from nmtkit.run import Run
 from nmtkit.score.stage import score
 from nmtkit.translate.stage import translate
-from tests.ready import add_system, prepare
+from tests.random_systems import add_system, prepare
 
 from .conftest import Findings
 

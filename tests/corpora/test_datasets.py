@@ -262,7 +262,7 @@ VAL = ("sources", "multi30k", "files", "val.fr.gz")
 )
 def test_wrong_table_is_refused(values, path, value, message):
     """A value of None removes the key."""
-    wrong = changed(values, path, ... if value is None else value)
+    wrong = with_change(values, path, ... if value is None else value)
     refused(ConfigError, message, table.expand, wrong)
 
 

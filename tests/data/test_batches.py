@@ -29,7 +29,7 @@ from nmtkit.data.packing import one_after_another, segments
 from nmtkit.data.padding import next_size
 from nmtkit.data.store import Store
 from nmtkit.text.vocabulary import BOS, PAD
-from tests.stored import pair_writer
+from tests.pair_writer import pair_writer
 
 LENGTHS = st.lists(st.tuples(st.integers(1, 40), st.integers(1, 40)), min_size=1, max_size=120)
 UNITS = st.sampled_from(["tgt_tokens", "src_tokens", "sentences"])

@@ -16,7 +16,7 @@ from nmtkit.data.documents import ContextRule, Documents
 from nmtkit.data.store import Store
 from nmtkit.errors import DataError
 from nmtkit.text.vocabulary import BOS, EOS, PAD
-from tests.stored import pair_writer
+from tests.pair_writer import pair_writer
 
 SIZES = st.lists(st.integers(1, 6), min_size=1, max_size=8)  # sentences of each document
 KINDS = ["previous", "next", "random", "foreign", "none"]

@@ -28,8 +28,8 @@ from nmtkit.data.store import (
 )
 from nmtkit.errors import DataError, EnvironmentProblem
 from nmtkit.prep.shards import shard_rows
+from tests.pair_writer import pair_writer
 from tests.refused import refused
-from tests.stored import pair_writer
 
 HEADER = 24
 SPANS = [[2, 1], [], [3, 3, 1], [1], [255, 7]]

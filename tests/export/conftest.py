@@ -8,7 +8,7 @@ import pytest
 
 from nmtkit import demo
 from nmtkit.nn.hardware import Hardware
-from tests.ready import add_system, prepare
+from tests.random_systems import add_system, prepare
 
 SETTINGS = {
     "post": {},
@@ -57,7 +57,7 @@ def prepared(tmp_path_factory):
     add_system(made, "blind", "transformer", encoder_layers=0)
     for name in ("concat", "enc-dc", "rnnsearch", "transformer-cycle"):
         add_system(made, name, name)
-    add_system(made, "mine", "tests.export.own:Derived")
+    add_system(made, "mine", "tests.export.toy_derived:Derived")
     return made
 
 

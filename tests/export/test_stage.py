@@ -26,7 +26,7 @@ from nmtkit.translate.hypotheses import length_limit
 from nmtkit.translate.systems import choose
 from tests.export.conftest import EOS, SETTINGS
 from tests.manifests import edit, read_json, write_json
-from tests.ready import add_system, prepare
+from tests.random_systems import add_system, prepare
 from tests.refused import refused
 
 LINES = ["The cats sleep, and the dog runs.", "It runs."]

@@ -16,7 +16,7 @@ from tests.export.conftest import EOS, SETTINGS
 from tests.export.test_stage import LINES, command, readme_code
 from tests.full_disk import full_disk
 from tests.manifests import read_json, write_json
-from tests.ready import add_system, prepare
+from tests.random_systems import add_system, prepare
 
 SRC, TGT = [[5, 9, 7, 30, 2], [8, 2]], [[11, 4, 2], [6, 7, 20, 21, 2]]
 APART = {

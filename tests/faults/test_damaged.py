@@ -23,7 +23,7 @@ from nmtkit.tables.drawing import DESCRIPTION, as_pdf
 from nmtkit.toml import to_toml
 from nmtkit.train import loggers
 from nmtkit.train.reporting import cut_metrics
-from tests.manifests import changed, edit, places, read_json, write_json
+from tests.manifests import edit, parts_with_paths, read_json, with_change, write_json
 from tests.refused import refused
 from tests.report.conftest import make
 
@@ -164,9 +164,9 @@ def test_no_place_of_a_file_takes_a_number_that_is_none(original, tmp_path, name
     """Even if no command uses the number."""
     record, values = sample(original, name)
     path = tmp_path / Path(name).name
-    for way, _ in places(values, items=1):
+    for way, _ in parts_with_paths(values, items=1):
         for number in NUMBERS:
-            path.write_text(written(path, changed(values, way, number)), "utf-8")
+            path.write_text(written(path, with_change(values, way, number)), "utf-8")
             assert refusal(record, path), (way, number)
 
 
@@ -175,10 +175,10 @@ def test_a_place_of_another_type_or_gone_names_the_file_if_anything(original, tm
     record, values = sample(original, name)
     path = tmp_path / Path(name).name
     refused = 0
-    for way, _ in places(values, items=1):
+    for way, _ in parts_with_paths(values, items=1):
         for new in (..., "text", [], {"a": {}}, -1, True):
             if path.suffix != ".toml" or not isinstance(new, dict):
-                path.write_text(written(path, changed(values, way, new)), "utf-8")
+                path.write_text(written(path, with_change(values, way, new)), "utf-8")
                 refused += refusal(record, path) is not None
     assert refused > 5
 
@@ -318,7 +318,7 @@ def test_a_translation_of_an_impossible_search_is_named(run, average):
 def test_a_translation_of_a_checkpoint_without_its_hash_is_named(run, new):
     """No message says that the translation is of another checkpoint."""
     name, way = "systems/base/translate/test/meta.json", ("checkpoints", 0, "sha256")
-    damage(run, name, lambda v: v.update(changed(v, way, new)))
+    damage(run, name, lambda v: v.update(with_change(v, way, new)))
     assert "'checkpoints.0.sha256'" in (out := status(run)) and "meta.json" in out
 
 

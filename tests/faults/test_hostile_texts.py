@@ -18,7 +18,7 @@ from nmtkit.report import stage
 from nmtkit.run import Run
 from nmtkit.tables import figures
 from nmtkit.tables.table import Column, Table, csv_text, tex, text_column
-from tests.manifests import changed, places
+from tests.manifests import parts_with_paths, with_change
 from tests.report.browser import Browser, find
 from tests.report.conftest import FIGURE, Page, make
 
@@ -44,7 +44,11 @@ def original(tmp_path_factory):
 
 def leaves(value):
     """The places of the strings in a JSON value."""
-    return [way for way, part in places(value) if isinstance(part, str) and way[-1] not in HANDLED]
+    return [
+        way
+        for way, part in parts_with_paths(value)
+        if isinstance(part, str) and way[-1] not in HANDLED
+    ]
 
 
 def spoil(run):
@@ -70,7 +74,7 @@ def spoil(run):
             ways = groups.pop()
             spoiled = value
             for way in ways:
-                spoiled = changed(spoiled, way, HOSTILE)
+                spoiled = with_change(spoiled, way, HOSTILE)
             path.write_text(f"{json.dumps(spoiled)}\n{rest}", "utf-8")
             if accepted(run, path):
                 value, count = spoiled, count + len(ways)

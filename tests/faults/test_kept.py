@@ -27,7 +27,7 @@ from nmtkit.translate.stage import translate
 from nmtkit.translate.systems import trained, trained_last
 from tests.faults.trainings import Killed, fail
 from tests.manifests import edit, read_json
-from tests.ready import prepare
+from tests.random_systems import prepare
 from tests.refused import refused
 from tests.train.tiny import last, make_run, options
 

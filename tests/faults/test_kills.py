@@ -13,7 +13,7 @@ from itertools import count
 import pytest
 
 from tests import ROOT
-from tests.faults.renames import KILLED
+from tests.faults.killing_process import KILLED
 from tests.manifests import read_json
 
 WORDS = ["the", "a", "dog", "cat", "house", "sees", "likes", "red", "big", "small", "runs"]
@@ -67,7 +67,7 @@ class Server:
 
     def __init__(self, folder):
         self.folder = folder
-        command = [sys.executable, "-m", "tests.faults.renames"]
+        command = [sys.executable, "-m", "tests.faults.killing_process"]
         self.process = subprocess.Popen(
             command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )

@@ -26,7 +26,7 @@ from nmtkit.records import (
 )
 from nmtkit.run import Run
 from tests.manifests import read_json, write_best, write_json
-from tests.ready import add_system, prepare
+from tests.random_systems import add_system, prepare
 from tests.refused import refused
 
 TINY = "--preset tiny --set train.max_steps=1 --set train.dev_bleu=false"

@@ -20,7 +20,7 @@ from nmtkit.report.commands import analyze_command
 from nmtkit.run import Run
 from tests.manifests import edit
 from tests.models.cases import TOY
-from tests.ready import add_system, prepare
+from tests.random_systems import add_system, prepare
 from tests.refused import refused
 
 PAYLOAD = """

@@ -30,7 +30,7 @@ from nmtkit.translate.hypotheses import length_limit, length_penalty
 from nmtkit.translate.options import TranslateOptions
 from tests.manifests import write_best
 from tests.processes import python
-from tests.ready import add_system, prepare
+from tests.random_systems import add_system, prepare
 from tests.refused import refused
 
 NAMES_PATHS = re.compile("FILE|SRC|HYP|LINKS|DIR|RUN|FOLDER")

@@ -13,7 +13,7 @@ from nmtkit.data.documents import documents_file
 from nmtkit.run import Run
 from nmtkit.text.vocabulary import EOS, Vocabulary
 from tests.manifests import write_manifest
-from tests.stored import pair_writer
+from tests.pair_writer import pair_writer
 
 
 @dataclass(frozen=True)

@@ -48,7 +48,7 @@ from nmtkit.translate.systems import SystemGroup
 from nmtkit.translate.translator import Translator
 from tests.device import DEVICE, ON_GPU
 from tests.gpu.corpus import DOCUMENT, Corpus, make
-from tests.spaces import Spaces
+from tests.word_side import WordSide
 
 BASE, IWSLT, SMALL = (
     Corpus("base", 33_000, 28, 20_000),
@@ -181,7 +181,7 @@ class Bench:
         group = SystemGroup(run, [run.system(BASELINE)], settings.model_copy(update=limits))
         device = torch.device(DEVICE)
         models = group.load(device, group.hardware(device).precision)
-        sides, vocabularies = (Spaces(), Spaces()), load_vocabularies(run.prep)
+        sides, vocabularies = (WordSide(), WordSide()), load_vocabularies(run.prep)
         endless = [Endless(model).eval() for model in models]
         translator = Translator(endless, *sides, *vocabularies, group.settings, device)
         lines = [" ".join(line) for line in self.sources(corpus)]

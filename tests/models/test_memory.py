@@ -18,7 +18,7 @@ from tests.models import contract, test_transformer
 from tests.models.contexts import MIXED, ONE, PAIRS, THREE, TWO, batch_of, without_idea  # noqa: F401
 from tests.models.contract import paper_size
 from tests.models.slow import affine, gru, lstm, mixed, plus, sigmoid, softmax, times
-from tests.spaces import Spaces
+from tests.word_side import WordSide
 
 BASELINE = "transformer"
 
@@ -209,7 +209,7 @@ def test_outside_training_the_memory_of_a_batch_is_that_of_the_document(monkeypa
     model = contract.Case("amn").build(memory_scope="batch")
     assert model.context_rule.whole and not model.train().context_rule.whole
     model.eval()
-    ids, sides = Vocabulary([*SPECIALS, *map(str, range(contract.V - len(SPECIALS)))]), Spaces()
+    ids, sides = Vocabulary([*SPECIALS, *map(str, range(contract.V - len(SPECIALS)))]), WordSide()
     text = ["1 2 3", "4 5", "", "6", "7 8", "9 1", "2 2 3"]
     other = [*text[:4], "3 3 3", "5", "1"]
 

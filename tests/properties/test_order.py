@@ -14,7 +14,7 @@ from nmtkit.data.batch_lists import batch_list
 from nmtkit.data.order import epoch_windows
 from nmtkit.settings import TrainSettings
 from nmtkit.train.updates import Updates
-from tests.sharded import Sharded
+from tests.properties.sharded_lengths import ShardedLengths
 
 WINDOW = 20
 
@@ -30,7 +30,7 @@ def sharded(draw, most_shards=8):
     sizes = draw(st.lists(st.integers(0, 12), min_size=1, max_size=most_shards).filter(sum))
     count = sum(sizes)
     lengths = st.lists(st.integers(1, 30), min_size=count, max_size=count)
-    return Sharded(draw(lengths), draw(lengths), sizes)
+    return ShardedLengths(draw(lengths), draw(lengths), sizes)
 
 
 SETTINGS = st.builds(
@@ -182,7 +182,7 @@ def test_order_within_one_window_does_not_depend_on_shards(pairs, train, count):
     src, tgt = pairs.lengths(np.arange(sum(pairs.shard_sizes)))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(order, "WINDOW_PAIRS", 36)
-        in_one_shard = walk(Updates(Sharded(src, tgt), train), count)
+        in_one_shard = walk(Updates(ShardedLengths(src, tgt), train), count)
         assert walk(Updates(pairs, train), count) == in_one_shard
     taken, expected = batches_in(in_one_shard[0]), []
     for epoch in itertools.count():

@@ -14,7 +14,7 @@ from nmtkit.run import Run, StageCall
 from nmtkit.score.stage import score
 from nmtkit.tables import drawing
 from nmtkit.tables.table import Column, Estimate, Table, text_column
-from tests.drawn import remembered
+from tests.fast_figures import cached_figures
 from tests.score.conftest import FakeRun, write
 
 SCRIPT = "<script>alert('x')</script> & </script> <!-- \"ein\" <b>Hund</b>"
@@ -27,7 +27,7 @@ FIGURE = (
 @pytest.fixture(scope="package", autouse=True)
 def remembered_figures():
     """Each figure is drawn once."""
-    with remembered():
+    with cached_figures():
         yield
 
 

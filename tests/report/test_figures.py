@@ -11,7 +11,7 @@ from nmtkit.curves import AXES
 from nmtkit.errors import ConfigError, EnvironmentProblem
 from nmtkit.report import page, stage, svg
 from nmtkit.tables import drawing
-from tests.drawn import sketched
+from tests.fast_figures import draw_sketches
 from tests.refused import refused
 
 from .conftest import FIGURE, make
@@ -25,7 +25,7 @@ def labels(shown):
 
 @pytest.fixture
 def sketched_figures():
-    with sketched():
+    with draw_sketches():
         yield
 
 

@@ -16,10 +16,10 @@ from nmtkit.run import Run
 from nmtkit.score.stage import score
 from nmtkit.score.stored_scores import Scores
 from nmtkit.toml import write_toml
-from tests.drawn import sketched
+from tests.fast_figures import draw_sketches
 from tests.manifests import read_json, write_manifest
 from tests.prep.real import lines as real_lines
-from tests.stored import pair_writer
+from tests.pair_writer import pair_writer
 
 FLORES = "flores200sacrebleuspm"
 """File name of spBLEU's tokenizer in sacreBLEU's folder."""
@@ -35,7 +35,7 @@ SPLIT = (
 @pytest.fixture(scope="package", autouse=True)
 def sketched_figures():
     """Figures are sketches: no test here looks at one."""
-    with sketched():
+    with draw_sketches():
         yield
 
 

@@ -34,7 +34,7 @@ import torch
 from nmtkit import cli
 from nmtkit.demo import generate
 from nmtkit.toml import to_toml, toml_value
-from tests.manifests import places
+from tests.manifests import parts_with_paths
 
 TINY = (
     "--preset tiny --set train.checkpoint_every=2 --set train.validate_every=2"
@@ -119,7 +119,7 @@ class Outcome(NamedTuple):
 
 def change_value(value, draw):
     """Change one place of a JSON value, and return what was changed."""
-    way, old = draw.choice(list(places(value)))
+    way, old = draw.choice(list(parts_with_paths(value)))
     *parents, key = way
     parent = functools.reduce(lambda part, step: part[step], parents, value)
     new, kind = draw.choice(VALUES), draw.random()

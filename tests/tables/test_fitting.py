@@ -8,7 +8,7 @@ from nmtkit import console
 from nmtkit.score.stage import score
 from nmtkit.tables.fitting import as_wide, wrapped
 from nmtkit.tables.table import Column, Estimate, Table, text_column
-from tests import fitted
+from tests import table_width
 from tests.score.conftest import FakeRun
 from tests.test_cli import ok
 
@@ -38,7 +38,7 @@ def test_narrow_terminal_drops_the_least_important_columns_and_names_them():
     assert lines[1].endswith("BLEU [95%]  column 0  column 1  column 7")  # in table order
     left_out = "left out: column 2 · column 3 · column 4 · column 5 · column 6;"
     assert " ".join(lines).count(left_out) == 1
-    fitted.check(ranked, range(44, 130))
+    table_width.check(ranked, range(44, 130))
 
 
 @pytest.mark.parametrize("first", [["c7", "bleu"], ["c0", "c1", "c2", "c3"]])
@@ -58,7 +58,7 @@ def test_table_without_ranked_columns_is_transposed_if_it_has_few_rows():
     assert lines[1].split() == ["system", "base", "own"]
     assert lines[3].split()[:2] == ["BLEU", "[95%]"] and len(lines) == 1 + 2 + 9 + 1
     many = table([f"s{i}" for i in range(12)])
-    fitted.check(many)
+    table_width.check(many)
     assert "left out: column 5" in "".join(many.lines(80))  # intervals stay
 
 
@@ -93,7 +93,7 @@ prose = st.lists(words, min_size=1).map(" ".join)
 )
 def test_random_tables_fit_random_widths(rows, left, width):
     columns = [Column(key, key, left=is_left) for key, is_left in zip("xyz", left, strict=True)]
-    fitted.check(Table("t", "title", columns, rows, ["note"]), [width])
+    table_width.check(Table("t", "title", columns, rows, ["note"]), [width])
 
 
 def test_text_figure_too_wide_for_the_terminal_is_replaced_by_a_note():
@@ -112,7 +112,7 @@ def run_to_score(tmp_path_factory):
     return fake.run
 
 
-@pytest.mark.parametrize("width", fitted.WIDTHS)
+@pytest.mark.parametrize("width", table_width.WIDTHS)
 def test_lists_and_scores_fit_the_terminal(width, run_to_score, stdout, monkeypatch):
     monkeypatch.setattr(console, "width", lambda: width)
     score(run_to_score, by_length=True, resamples=20, trials=20)

@@ -18,7 +18,7 @@ from nmtkit.prep.stage import prep
 from nmtkit.text.vocabulary import load_vocabularies
 from nmtkit.train.init_from import copy_matching, find_source
 from nmtkit.train.stage import train
-from tests import ready
+from tests import random_systems
 from tests.refused import refused
 from tests.train.tiny import FOUR_STEPS, last, mark_documents, saved_weights, trainer
 
@@ -161,8 +161,8 @@ def test_shared_layers_are_copied_to_each_layer_and_back(run, stderr):
 
 
 def new_model(run, variant, **model):
-    """A fresh model of the sizes that `ready.add_system` draws."""
-    values = {**load_variant(variant).adapt({**ready.SIZES, "dropout": 0.1, "tie": "all"}), **model}
+    """A fresh model of the sizes that `random_systems.add_system` draws."""
+    values = {**load_variant(variant).adapt({**random_systems.SIZES, "dropout": 0.1, "tie": "all"}), **model}
     torch.manual_seed(5)
     return build_model(variant, values, loading.vocabulary_sizes(run))
 
@@ -204,7 +204,7 @@ def check_copied(run, other, model, source, path=None):
 
 def add_system(run, variant=VARIANT, name=VARIANT, **model):
     """Add a system with random weights to a run; return its weights."""
-    return loading.weights_of(ready.add_system(run, name, variant, **model))
+    return loading.weights_of(random_systems.add_system(run, name, variant, **model))
 
 
 @pytest.fixture(scope="module", params=["true", "false"])
@@ -212,7 +212,7 @@ def runs(request, tmp_path_factory):
     """Two runs of other text and other merges: their vocabularies share some subwords."""
     folder = tmp_path_factory.mktemp("runs")
     return [
-        ready.prepare(folder / name, size, merges=size, joint_vocab=request.param)
+        random_systems.prepare(folder / name, size, merges=size, joint_vocab=request.param)
         for name, size in (("a", 60), ("b", 90))
     ]
 
@@ -232,13 +232,13 @@ def other(runs, tmp_path):
 @pytest.fixture(scope="module")
 def joint(tmp_path_factory):
     """A run with one vocabulary of both sides."""
-    return ready.prepare(tmp_path_factory.mktemp("joint"), 60)
+    return random_systems.prepare(tmp_path_factory.mktemp("joint"), 60)
 
 
 @pytest.fixture
 def apart(tmp_path):
     """A run with a vocabulary of each side."""
-    return ready.prepare(tmp_path / "apart", 90, merges=90, joint_vocab="false")
+    return random_systems.prepare(tmp_path / "apart", 90, merges=90, joint_vocab="false")
 
 
 @pytest.mark.parametrize("variant", ["transformer", "rnnsearch", "caru", "concat"])
@@ -321,7 +321,7 @@ def test_relative_path_of_a_copied_checkpoint_is_a_source(
 def test_run_prepared_like_another_takes_every_weight(joint, tmp_path, stderr):
     source = add_system(joint, name="trained")
     run = prep("demo", size=50, seed=4, run_dir=tmp_path / "run", like=joint.path, jobs=1)
-    sizes = [f"model.{key}={value}" for key, value in ready.SIZES.items()]
+    sizes = [f"model.{key}={value}" for key, value in random_systems.SIZES.items()]
     steps = [*FROZEN, "train.schedule=constant", "train.warmup=0"]
     train(run, init_from=str(joint.system("trained").path), assignments=[*sizes, *steps])
     message = stderr()
@@ -334,7 +334,7 @@ def test_run_prepared_like_another_takes_every_weight(joint, tmp_path, stderr):
 
 def test_source_that_averages_checkpoints_gives_its_best_one(joint):
     settings = {"search": {"average": 2}, "train": {"checkpoint_every": 1}}
-    model = ready.add_system(joint, "mean", VARIANT, **settings)
+    model = random_systems.add_system(joint, "mean", VARIANT, **settings)
     about = {"variant": VARIANT, "vocabulary": loading.vocabulary_hashes(joint)}
     weights, folder = loading.weights_of(model), joint.system("mean").checkpoints
     newest = checkpoints.save(folder, 2, weights, {}, {}, about)

@@ -16,7 +16,7 @@ from nmtkit.run import Run
 from nmtkit.text.vocabulary import Vocabulary
 from nmtkit.train.stage import train
 from tests.manifests import read_json, write_manifest
-from tests.stored import pair_writer
+from tests.pair_writer import pair_writer
 
 LETTERS = "abcdefghijkl"
 # d=16: a step takes a few milliseconds.

@@ -14,7 +14,7 @@ from nmtkit.data.pairs import GivenPairs
 from nmtkit.errors import ConfigError
 from nmtkit.settings import SearchSettings
 from nmtkit.translate.translator import Translator, Window
-from tests.spaces import Spaces
+from tests.word_side import WordSide
 from tests.toy_recurrent import ToyRecurrent
 
 TEXT, DOCUMENTS = ["a b", "", "c", "d e", "f", "g"], Documents([0, 3], 6)
@@ -193,7 +193,7 @@ def test_spans_that_do_not_fit_their_line_are_not_read():
 
 
 def ensemble(*models):
-    sides = Spaces(), Spaces(), VOCABULARY, VOCABULARY
+    sides = WordSide(), WordSide(), VOCABULARY, VOCABULARY
     return Translator(models, *sides, SearchSettings())
 
 

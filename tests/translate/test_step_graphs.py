@@ -13,8 +13,8 @@ from nmtkit.translate.demands import Demand
 from nmtkit.translate.methods import decode
 from tests.models.cases import DISTINCT
 from tests.models.contract import Case, batch_for, pairs
-from tests.tape import tapes
 from tests.train.test_waits import emulate
+from tests.translate.graph_tape import use_tapes
 
 LIMITS = {"beam": 3, "max_length_a": 0, "max_length_b": 25}
 CAPTURE_ERROR = RuntimeError("operation not permitted when stream is capturing")
@@ -43,7 +43,7 @@ def replays(monkeypatch):
     emulate(monkeypatch)
     monkeypatch.setattr(cpu, "search_mask", lambda visible, like: visible)  # as on a GPU
     monkeypatch.setattr(beam, "LOOK", 5)
-    yield tapes(monkeypatch)
+    yield use_tapes(monkeypatch)
     step_graphs.forget()
 
 

@@ -25,7 +25,7 @@ from nmtkit.translate import translator as translator_module
 from nmtkit.translate.searcher import sentences_at_once
 from nmtkit.translate.translator import Translator, Window
 from nmtkit.translate.windows import windowed
-from tests.spaces import Spaces
+from tests.word_side import WordSide
 from tests.toy_recurrent import ToyRecurrent
 
 linux_only = pytest.mark.skipif(
@@ -142,7 +142,7 @@ def test_translations_are_equal_to_the_bit_for_any_number_of_workers(jobs):
     assert alone.counts == together.counts
 
 
-class CountingSpaces(Spaces):
+class CountingWordSide(WordSide):
     """Counts the lines that this process encodes and decodes in `calls`."""
 
     def __init__(self):
@@ -165,7 +165,7 @@ def reading_translator(monkeypatch):
 
     def counting(**settings):
         of_lines = translator(**settings)
-        of_lines.src_side = of_lines.tgt_side = CountingSpaces()
+        of_lines.src_side = of_lines.tgt_side = CountingWordSide()
         return of_lines
 
     return counting

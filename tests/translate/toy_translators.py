@@ -9,13 +9,13 @@ from nmtkit.settings import SearchSettings
 from nmtkit.text.bpe import Bpe
 from nmtkit.text.vocabulary import SPECIALS, Vocabulary
 from nmtkit.translate.scorer import Scorer
-from tests.spaces import Spaces
+from tests.word_side import WordSide
 
 LETTERS = "abcdefghij"
 VOCABULARY = Vocabulary([*SPECIALS, *LETTERS, ".", ","])
 
 
-class BpeWords(Spaces):
+class BpeWords(WordSide):
     """Text whose subwords are those of BPE."""
 
     splitter = Bpe.__new__(Bpe)  # its codes are not read
@@ -29,7 +29,7 @@ def translator(model=None, jobs=1, **settings):
     model = model or recurrent(9, len(VOCABULARY), sharpness=5)
     values = {"beam": 3, "max_length_b": 4, "batch_size": 4, **settings}
     settings = SearchSettings.model_validate(values)
-    return Scorer([model], Spaces(), Spaces(), VOCABULARY, VOCABULARY, settings, jobs=jobs)
+    return Scorer([model], WordSide(), WordSide(), VOCABULARY, VOCABULARY, settings, jobs=jobs)
 
 
 def context_copier(rule, **options):

@@ -13,7 +13,7 @@ import sys
 import torch
 
 from nmtkit.cli import main as program
-from tests.drawn import remembered
+from tests.fast_figures import cached_figures
 
 KILLED = 99
 FUNCTIONS = {name: getattr(os, name) for name in ("replace", "rename", "link")}
@@ -82,5 +82,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    with remembered():
+    with cached_figures():
         main()

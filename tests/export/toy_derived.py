@@ -1,6 +1,4 @@
-"""A variant of someone's own, derived from the Transformer, with the same modules and another
-computation.
-"""
+"""A user's variant: a Transformer with the same modules and another computation."""
 
 from nmtkit.models.transformer import Transformer
 
@@ -9,7 +7,7 @@ class Derived(Transformer):
     """Nobody et al. 2026."""
 
     def encode(self, batch):
-        """Reads the source twice."""
+        """Pass the source through the encoder twice."""
         memory = super().encode(batch)
         return self.remember(
             self.through_encoder(memory["states"], memory["visible"]), memory["visible"]

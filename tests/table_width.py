@@ -9,9 +9,7 @@ WIDE = re.compile("[\u2e80-\uffef]")
 
 
 def check(table, widths=WIDTHS):
-    """Assert that no line of a table is too wide, that no number or name is broken, and that only
-    less important columns are left out, by name.
-    """
+    """Assert that lines fit, numbers and names are unbroken, and important columns are shown."""
     keys = [column.key for column in table.columns]
     for width in widths:
         lines = table.lines(width)

@@ -1,10 +1,10 @@
-"""Text whose subwords are its words, for tests that translate lines."""
+"""A text side whose subwords are the words between spaces, for tests that translate lines."""
 
 from nmtkit.text.splitter import Splitter
 
 
-class Spaces:
-    """Stands for `nmtkit.text.side.TextSide`."""
+class WordSide:
+    """Replace `nmtkit.text.side.TextSide`."""
 
     splitter = Splitter()
 

@@ -1,4 +1,4 @@
-"""Figures for tests that draw many: as sketches, or once each, like the templates of pages."""
+"""Speed up tests that draw many figures: write sketches, or render equal figures once."""
 
 import functools
 from collections.abc import Callable, Iterator, Mapping
@@ -21,8 +21,9 @@ SKETCH = """<svg xmlns="http://www.w3.org/2000/svg" xmlns:dc="http://purl.org/dc
 
 
 def sketch(draw: Callable[[Figure], None], form: str, metadata: Mapping[str, Any]) -> bytes:
-    """Return an SVG with a figure's numbers and texts: the figure is drawn, and not laid out, which
-    takes most of the time.
+    """Return an SVG with the numbers and texts of a figure.
+
+    The figure is drawn but not laid out: layout takes most of the time.
     """
     assert form == "svg"
     figure = Figure()
@@ -36,17 +37,18 @@ def sketch(draw: Callable[[Figure], None], form: str, metadata: Mapping[str, Any
 
 
 @contextmanager
-def sketched() -> Iterator[None]:
-    """Write sketches in the place of figures."""
+def draw_sketches() -> Iterator[None]:
+    """Write sketches instead of figures."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(drawing, "saved", sketch)
         yield
 
 
 @contextmanager
-def remembered() -> Iterator[None]:
-    """Render equal figures once; tests/tables shows that they have the same bytes. Compile the
-    templates of reports once.
+def cached_figures() -> Iterator[None]:
+    """Render equal figures once, and compile the templates of reports once.
+
+    tests/tables checks that equal figures have the same bytes.
     """
     render, figures = drawing.saved, {}
 

@@ -1,7 +1,7 @@
-"""A stand-in for CUDA graphs on a CPU: the operations of a computation, with what they read.
+"""Replace CUDA graphs on a CPU by a tape of torch operations.
 
-A replay repeats the operations and none of the Python around them, so a number that the host counts
-stays as it was in the recording.
+A replay repeats the operations, not the Python code around them: a number computed on the host keeps
+its value from the recording.
 """
 
 import torch
@@ -12,7 +12,7 @@ from nmtkit.nn import masks, recording
 
 
 class Tape(TorchDispatchMode):
-    """Collects the operations that are done meanwhile, and their results."""
+    """Collects the operations done inside the context, with their results."""
 
     def __init__(self):
         super().__init__()
@@ -24,7 +24,7 @@ class Tape(TorchDispatchMode):
         return result
 
     def play(self):
-        """Do the operations again, with new results in place of those of the recording."""
+        """Repeat the operations; later ones read the new results of earlier ones."""
         results = {}
 
         def newest(leaf):
@@ -38,15 +38,15 @@ class Tape(TorchDispatchMode):
             }
 
 
-def tapes(monkeypatch):
-    """Replace the recording of graphs; return a list with an entry for each replay.
+def use_tapes(monkeypatch):
+    """Replace the recording of graphs by tapes; return a list with an entry for each replay.
 
-    The recording does the computation, so the first replay does nothing.
+    The recording already computes, so the first replay does nothing.
     """
     replays = []
 
     def record(compute, pool):
-        # A graph that read a mask of before would read freed memory later.
+        # A graph that reads a cached mask would read freed memory in a later replay.
         assert not masks._kept.cache_info().currsize
         tape = Tape()
         with tape:

@@ -1,4 +1,4 @@
-"""A prepared run with systems whose weights are random, for tests that need no trained model."""
+"""Prepare a demo run and add systems with random weights, for tests that need no training."""
 
 import torch
 
@@ -18,14 +18,13 @@ SEARCH = {
 
 
 def add_system(run, name, variant, seed=1, sharp=3.0, eos=0.0, search=(), train=(), **model):
-    """A system of a variant in small sizes.
+    """Add a small system to a run; return its model.
 
     Args:
-        sharp: weights are multiplied by it, so that what is most probable is so by a margin, and
-            differs from line to line.
-        eos: added to the output layer's bias of </s>, where it has one; <pad> and <s> then become
-            as good as impossible.
-    Returns: its model, before the weights were stored.
+        sharp: factor of the weights. With large weights the most probable token wins by a margin
+            and depends on the source.
+        eos: added to the output bias of </s>, if there is a bias; <pad> and <s> then get
+            probabilities near 0.
     """
     system = run.system(name)
     system.path.mkdir(parents=True)
@@ -57,7 +56,7 @@ def add_system(run, name, variant, seed=1, sharp=3.0, eos=0.0, search=(), train=
 
 
 def prepare(folder, size=60, **prep):
-    """The demo corpus in a folder."""
+    """Prepare the demo corpus in a folder; return the run."""
     from nmtkit.prep.stage import prep as prepare_run
 
     assignments = [f"prep.{key}={value}" for key, value in {"merges": 60, **prep}.items()]
