@@ -1,4 +1,4 @@
-"""Fixtures that every test may use."""
+"""Fixtures for all tests, and speed-ups of repeated work."""
 
 import builtins
 import contextlib
@@ -24,39 +24,39 @@ from nmtkit.tables.table import Table
 from tests import ROOT, table_width
 from tests.device import ON_GPU
 
-# Ranks of all tests come from one server, which reads this when the first test starts it; the command
-# sets it itself.
+# One server starts the ranks of all tests and reads this variable at its start. `nmtkit train` sets
+# the variable itself.
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-# With it, a program never finds out at its end that its output cannot be written.
+# With this variable a program does not notice at its end that its output cannot be written.
 os.environ.pop("PYTHONUNBUFFERED", None)
 
 # Without a GPU, Triton's kernels are interpreted. Triton reads this when it is imported.
 if not ON_GPU:
     os.environ["TRITON_INTERPRET"] = "1"
 
-# No test cuts the power, and a killed process loses nothing that it has written.
+# No test cuts the power, and the kernel keeps what a killed process has written.
 os.fsync = lambda descriptor: None
 
-# The same examples everywhere and always, and no deadline: a machine may be slow or busy.
+# The same examples on every machine, and no deadline: a machine may be slow or busy.
 settings.register_profile(
     "bounded", derandomize=True, deadline=None, max_examples=60, database=None
 )
 settings.load_profile("bounded")
 
 
-LONGEST = ("test_a_training_with_a_real_compiler", "test_types_agree")
+LONGEST = ("test_a_training_with_a_real_compiler", "test_mypy_finds_no_error")
 """Tests that take up to a minute each where nothing is cached."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the longest tests: at the end one would run alone, on one core."""
+    """Begin with the longest tests: one that runs last keeps only one core busy."""
     items.sort(key=lambda item: item.name not in LONGEST)
 
 
 def pytest_collection_finish() -> None:
-    """Leave what is loaded out of every collection of garbage, and collect less often.
+    """Exclude the loaded modules from garbage collection, and collect less often.
 
-    The modules of all tests are a million objects: to walk through them takes as long as some tests.
+    The modules of all tests are a million objects; to visit all of them takes as long as some tests.
     """
     gc.collect()
     gc.freeze()
@@ -64,28 +64,29 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_unconfigure() -> None:
-    """At its end a process frees everything, or a library warns of what leaks."""
+    """Let the process free all objects at its end; otherwise a library warns of leaks."""
     gc.unfreeze()
 
 
 @pytest.fixture(scope="session", autouse=True)
-def every_printed_table_fits() -> Iterator[None]:
-    """Every table that a test prints is tried on terminals of several widths, too."""
-    printed = Table.print
+def printed_tables_fit_terminals() -> Iterator[None]:
+    """Check on terminals of several widths every table that a test prints."""
+    original = Table.print
 
-    def tried(table: Table, output_format: str = "table") -> None:
+    def checked_print(table: Table, output_format: str = "table") -> None:
         table_width.check(table)
-        printed(table, output_format)
+        original(table, output_format)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Table, "print", tried)
+        patch.setattr(Table, "print", checked_print)
         yield
 
 
 @pytest.fixture(scope="session", autouse=True)
-def a_demo_corpus_is_generated_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A demo corpus of the same arguments is a copy of the first one (tests/demo shows that it is
-    the same), and has sets of 60 sentences where it would have 500.
+def demo_corpora_are_generated_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Copy the first demo corpus of equal arguments, with 60 sentences a set instead of 500.
+
+    tests/demo checks that equal arguments give equal corpora.
     """
     generate = demo.generate
 
@@ -105,16 +106,16 @@ def a_demo_corpus_is_generated_once(tmp_path_factory: pytest.TempPathFactory) ->
 
 
 @pytest.fixture(scope="session", autouse=True)
-def a_program_is_made_once() -> Iterator[None]:
-    """Tests call the program a thousand times, and to make its commands takes 8 ms a call."""
+def program_is_built_once() -> Iterator[None]:
+    """Build the command line once: building takes 8 ms, and tests call commands 1,000 times."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(typer.testing, "_get_command", functools.cache(typer.testing._get_command))
         yield
 
 
 @pytest.fixture(scope="session", autouse=True)
-def seeds_are_for_the_devices_that_are_here() -> Iterator[None]:
-    """Without a GPU, torch writes a traceback down for every seed, in case one comes later."""
+def seeds_skip_absent_devices() -> Iterator[None]:
+    """Skip seeding of absent GPUs, for which torch records a traceback at every seed."""
     torch = sys.modules.get("torch")  # few tests need none
     with pytest.MonkeyPatch.context() as patch:
         if torch and not ON_GPU:
@@ -124,8 +125,8 @@ def seeds_are_for_the_devices_that_are_here() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def texts_are_counted_once() -> Iterator[None]:
-    """Counting n-grams takes most of the time of a score, and tests score equal texts."""
+def ngrams_are_counted_once() -> Iterator[None]:
+    """Cache n-gram counts: counting takes most of the time of scoring, and tests repeat texts."""
     count = counts.count
 
     @functools.lru_cache(200)
@@ -145,10 +146,8 @@ def texts_are_counted_once() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def only_the_models_of_tests_are_allowed(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[None]:
-    """The user's folder of settings, where allowed code is remembered, is a new one."""
+def only_test_models_are_allowed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Use an empty folder of user settings, where allowed code is recorded."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("settings")))
         patch.setenv("NMTKIT_ALLOW_CODE", "tests.toy_recurrent,tests.export.toy_derived")
@@ -157,12 +156,10 @@ def only_the_models_of_tests_are_allowed(
 
 @pytest.fixture(scope="session")
 def shared() -> Path:
-    """The folder of real data beside the checkout; on CI its absence is a failure."""
+    """The folder of real data beside the checkout; CI fails without it."""
     folder = ROOT.parent / "shared"
     if not (folder / "data").is_dir():
-        message = (
-            f"no real data at {folder}: this test needs the folder 'shared' beside the checkout"
-        )
+        message = f"no real data: this test needs the folder {folder} beside the checkout"
         if os.environ.get("CI") == "true":
             pytest.fail(message)
         pytest.skip(message)
@@ -171,35 +168,29 @@ def shared() -> Path:
 
 @pytest.fixture(scope="session")
 def audit(shared):
-    """The parameter counts of reference/parameter_counts.py, which knows no torch and nothing of
-    this code.
-    """
+    """The functions of reference/parameter_counts.py, an oracle without torch and nmtkit."""
     with contextlib.redirect_stdout(io.StringIO()):
         return runpy.run_path(str(shared / "reference" / "parameter_counts.py"))
 
 
 @pytest.fixture
 def pipe() -> Iterator[Callable[[str], Path]]:
-    """A function: the path, as a shell's `<(…)` has it, of a pipe with a short text that can be
-    read once.
-    """
-    with contextlib.ExitStack() as held:
+    """A function that puts a short text into a pipe and returns its path, like `<(…)` of a shell."""
+    with contextlib.ExitStack() as open_ends:
 
-        def filled(text: str) -> Path:
+        def fill(text: str) -> Path:
             reading, writing = os.pipe()
-            held.callback(os.close, reading)
+            open_ends.callback(os.close, reading)
             with os.fdopen(writing, "w", encoding="utf-8") as stream:
                 stream.write(text)
             return Path(f"/dev/fd/{reading}")
 
-        yield filled
+        yield fill
 
 
 @pytest.fixture
 def read_only(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], None]:
-    """A function: from now on a folder is as on a disk that cannot be written (root may write
-    whatever the permissions say).
-    """
+    """A function that makes a folder read-only; permissions would not stop root."""
 
     def refuse(folder: Path) -> None:
         original = builtins.open
@@ -228,7 +219,7 @@ def read_only(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], None]:
 
 @pytest.fixture(scope="session")
 def multi30k_run(shared, tmp_path_factory):
-    """Multi30k English-German, prepared once a session with 2,000 merges; read only."""
+    """Multi30k English-German with 2,000 merges, prepared once a session. Tests only read it."""
     from nmtkit.prep.stage import prep
 
     folder = tmp_path_factory.mktemp("multi30k") / "run"
@@ -243,11 +234,11 @@ def multi30k_run(shared, tmp_path_factory):
 
 @pytest.fixture
 def stderr(capsys):
-    """What was written to stderr since the last call of this function."""
+    """A function that returns what was written to stderr since its last call."""
     return lambda: capsys.readouterr().err
 
 
 @pytest.fixture
 def stdout(capsys):
-    """What was written to stdout since the last call of this function."""
+    """A function that returns what was written to stdout since its last call."""
     return lambda: capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""Variables that nmtkit sets for libraries before they are loaded."""
+"""Environment variables that nmtkit sets for libraries, and environments that cannot work."""
 
 import os
 import subprocess
@@ -17,7 +17,7 @@ ALLOCATOR = "PYTORCH_CUDA_ALLOC_CONF"
 
 
 @pytest.mark.parametrize(
-    ("of_user", "expected"),
+    ("user_sets", "expected"),
     [
         (None, "expandable_segments:True"),
         ("PYTORCH_CUDA_ALLOC_CONF", "of the user"),
@@ -25,18 +25,20 @@ ALLOCATOR = "PYTORCH_CUDA_ALLOC_CONF"
         ("PYTORCH_HIP_ALLOC_CONF", None),
     ],
 )
-def test_blocks_of_a_gpu_may_grow_unless_the_user_says_otherwise(monkeypatch, of_user, expected):
+def test_gpu_segments_are_expandable_unless_the_user_sets_the_allocator(
+    monkeypatch, user_sets, expected
+):
     monkeypatch.setattr(environment, "_ours", {})
     for name in ("GOMP_SPINCOUNT", "ONEDNN_PRIMITIVE_CACHE_CAPACITY", ALLOCATOR):
         monkeypatch.setenv(name, "of the user")
     monkeypatch.delenv(ALLOCATOR)
-    if of_user is not None:
-        monkeypatch.setenv(of_user, "of the user")
+    if user_sets is not None:
+        monkeypatch.setenv(user_sets, "of the user")
     environment.prepare()
     assert environment.os.environ.get(ALLOCATOR) == expected
 
 
-def test_the_program_sets_them_before_torch_is_loaded():
+def test_prepare_does_not_load_torch():
     code = (
         "import sys; from nmtkit import environment;"
         " environment.prepare(); sys.exit('torch' in sys.modules)"
@@ -46,27 +48,27 @@ def test_the_program_sets_them_before_torch_is_loaded():
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="a variable of glibc")
 @pytest.mark.parametrize(
-    ("command", "of_user", "expected"),
+    ("command", "user_value", "expected"),
     [
         ("train", None, ["None", "glibc.malloc.tcache_count=0"]),
         ("train", "glibc.malloc.check=1", ["glibc.malloc.check=1"]),
         ("status", None, ["None"]),
     ],
 )
-def test_a_training_starts_again_without_caches_of_small_blocks(command, of_user, expected):
+def test_train_restarts_itself_without_glibcs_thread_cache(command, user_value, expected):
     code = (
         f"import os, sys; sys.argv = ['nmtkit', '{command}', '--help'];"
         " print('variable', os.environ.get('GLIBC_TUNABLES'), flush=True);"
         " from nmtkit.__main__ import main; main()"
     )
     variables = {k: v for k, v in os.environ.items() if k != "GLIBC_TUNABLES"}
-    variables |= {"GLIBC_TUNABLES": of_user} if of_user else {}
+    variables |= {"GLIBC_TUNABLES": user_value} if user_value else {}
     output = python("-c", code, env=variables, check=True).stdout
     values = [line.split()[1] for line in output.splitlines() if line.startswith("variable ")]
     assert values == expected
 
 
-def test_a_folder_that_is_gone_is_named(tmp_path, monkeypatch, capsys):
+def test_deleted_current_folder_is_an_environment_error(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     tmp_path.rmdir()
     with pytest.raises(SystemExit, match="3"):
@@ -74,7 +76,7 @@ def test_a_folder_that_is_gone_is_named(tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().err == "nmtkit: the current folder is gone; cd to another one\n"
 
 
-def test_worker_processes_without_shared_memory(monkeypatch):
+def test_missing_shared_memory_for_workers_is_an_environment_error(monkeypatch):
     def missing(*_):
         raise FileNotFoundError(2, "No such file or directory")
 
@@ -92,10 +94,10 @@ def test_worker_processes_without_shared_memory(monkeypatch):
         (None, "nmtkit needs Python 3.11"),
     ],
 )
-def test_an_environment_of_another_place_is_not_used(installed, message, tmp_path):
-    """An environment of another checkout, or of an earlier version, gets this one; no Python here
-    can make it.
-    """
+def test_virtual_environment_of_another_checkout_or_version_is_not_used(
+    installed, message, tmp_path
+):
+    """recipes/environment.sh installs anew; here this fails, because the only Python is too old."""
     old = tmp_path / "python"
     old.write_text("#!/bin/sh\necho nmtkit needs Python 3.11 >&2\nexit 1\n")
     old.chmod(0o755)

@@ -1,4 +1,4 @@
-"""What settings say of themselves, and the command that lists it."""
+"""Descriptions of settings, and `nmtkit settings`, which lists them."""
 
 import json
 from typing import Annotated, Literal
@@ -48,12 +48,12 @@ class Example(Section):
     ],
     ids=lambda value: getattr(value, "name", ""),
 )
-def test_every_kind_of_field(setting, values, default):
+def test_describe_states_type_limits_and_default_of_each_kind_of_field(setting, values, default):
     found = {row.name: row for row in describe(Example)}[setting.name]
     assert (found, found.values, found.default_text) == (setting, values, default)
 
 
-def test_values_take_the_place_of_defaults():
+def test_describe_shows_given_values_as_defaults_and_checks_them():
     rows = describe(Example, {"count": 8, "kind": "b"}, "example")
     assert [row.default for row in rows[:3]] == [8, 0.5, "b"]
     with pytest.raises(ConfigError, match="'example.count'"):
@@ -64,11 +64,9 @@ SCHEMAS = {**STAGES, **{f"model of {name}": load_variant(name).Settings for name
 
 
 @pytest.mark.parametrize("schema", SCHEMAS.values(), ids=SCHEMAS)
-def test_every_setting_has_a_meaning_and_a_default_that_can_be_set(schema):
+def test_every_setting_has_a_description_and_a_valid_default(schema):
     for setting in describe(schema):
-        assert setting.description.endswith("."), (
-            f"say what {setting.name} is, in a docstring below it"
-        )
+        assert setting.description.endswith("."), f"{setting.name} needs a docstring"
         values = parse_set([f"prep.{setting.name}={setting.default_text}"])["prep"]
         assert getattr(build(schema, values, "x"), setting.name) == setting.default
 
@@ -79,7 +77,7 @@ def listed(*arguments):
     return result.stdout
 
 
-def test_the_list_has_every_key_once():
+def test_list_has_every_setting_once():
     rows = json.loads(listed("--json"))
     schemas = {**STAGES, "model": load_variant("transformer").Settings}
     sections = ("prep", "train", "model", "search")
@@ -95,8 +93,8 @@ def test_the_list_has_every_key_once():
 
 
 @pytest.mark.parametrize("name", preset_names())
-def test_the_list_shows_what_a_preset_sets(name):
-    found, plain = (
+def test_list_shows_the_values_of_a_preset(name):
+    with_preset, defaults = (
         {
             (row["section"], row["name"]): row["default"]
             for row in json.loads(listed(*arguments, "--json"))
@@ -107,14 +105,17 @@ def test_the_list_shows_what_a_preset_sets(name):
         (section, key): value
         for section, values in load_preset(name).items()
         for key, value in values.items()
-        if (section, key) in plain
+        if (section, key) in defaults
     }
-    assert found == {**plain, **preset}
+    assert with_preset == {**defaults, **preset}
 
 
-def test_a_section_of_a_variant_of_your_own():
+def test_list_of_a_section_has_the_settings_of_a_users_variant():
     rows = json.loads(listed("model", "--variant", TOY, "--json"))
     assert [row["name"] for row in rows] == list(load_variant(TOY).Settings.model_fields)
+
+
+def test_table_of_a_section_shows_the_values_of_a_preset():
     table = listed("search", "--preset", "dc-iwslt").splitlines()
     assert table[0] == "search"
     assert table[1].split() == ["setting", "dc-iwslt", "values", "meaning"]
@@ -122,21 +123,21 @@ def test_a_section_of_a_variant_of_your_own():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["trian"], "did you mean 'train'?"),
         (["train", "--preset", "smal"], "did you mean 'small'?"),
         (["--variant", "transfomer"], "did you mean 'trans"),
     ],
 )
-def test_an_unknown_name_is_told_the_nearest(arguments, said):
+def test_unknown_name_suggests_the_nearest(arguments, message):
     result = CliRunner().invoke(app, ["settings", *arguments])
     assert (result.exit_code, result.stdout) == (2, "")
-    assert said in result.stderr
+    assert message in result.stderr
 
 
-def test_the_sections_of_the_stages_need_no_torch():
+def test_listing_settings_of_stages_does_not_load_torch():
     code = "import sys\nfrom nmtkit.cli import app\n"
-    code += "".join(f"app(['settings', '{one}'], standalone_mode=False)\n" for one in STAGES)
+    code += "".join(f"app(['settings', '{name}'], standalone_mode=False)\n" for name in STAGES)
     code += "sys.exit('torch' in sys.modules)"
     assert python("-c", code).returncode == 0

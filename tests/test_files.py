@@ -1,4 +1,4 @@
-"""Files: lines are split at LF only, compression is seen through, and nothing is half-written."""
+"""Reading of plain and compressed text, and writing of files whole or not at all."""
 
 import bz2
 import errno
@@ -19,16 +19,15 @@ TEXT = "eins\u2028zwei\x85drei\x0cvier\n\nfünf\r\nno newline at the end"
 LINES = ["eins\u2028zwei\x85drei\x0cvier", "", "fünf\r", "no newline at the end"]
 
 
-@pytest.mark.parametrize(
-    ("suffix", "pack"),
-    [
-        ("", bytes),
-        (".gz", gzip.compress),
-        (".xz", lzma.compress),
-        (".bz2", bz2.compress),
-        (".zst", zstandard.ZstdCompressor().compress),
-    ],
-)
+PACKED = {
+    ".gz": gzip.compress,
+    ".xz": lzma.compress,
+    ".bz2": bz2.compress,
+    ".zst": zstandard.compress,
+}
+
+
+@pytest.mark.parametrize(("suffix", "pack"), [("", bytes), *PACKED.items()])
 def test_lines_end_at_lf_only_in_every_compression(tmp_path, suffix, pack):
     path = tmp_path / f"text.en{suffix}"
     path.write_bytes(pack(TEXT.encode()))
@@ -36,16 +35,8 @@ def test_lines_end_at_lf_only_in_every_compression(tmp_path, suffix, pack):
     assert files.count_lines(path) == len(LINES)
 
 
-@pytest.mark.parametrize(
-    ("suffix", "pack"),
-    [
-        (".gz", gzip.compress),
-        (".xz", lzma.compress),
-        (".bz2", bz2.compress),
-        (".zst", zstandard.compress),
-    ],
-)
-def test_damaged_compressed_file_is_named(tmp_path, suffix, pack):
+@pytest.mark.parametrize(("suffix", "pack"), PACKED.items())
+def test_truncated_compressed_file_is_refused(tmp_path, suffix, pack):
     path = tmp_path / f"text{suffix}"
     data = pack(b"".join(b"line %d\n" % number for number in range(5000)))
     for whole in (b"", data):
@@ -55,7 +46,7 @@ def test_damaged_compressed_file_is_named(tmp_path, suffix, pack):
     assert files.count_lines(path) == 10_000
 
 
-def test_the_frames_of_a_zst_file_are_read_one_after_another(tmp_path):
+def test_all_frames_of_a_zst_file_are_read(tmp_path):
     path, skipped = tmp_path / "text.zst", b"\x50\x2a\x4d\x18\x04\0\0\0skip"
     frames = [
         zstandard.compress(text) for text in (b"", b"one\n", b"x" * 300_000 + b"\n", b"three")
@@ -69,8 +60,8 @@ def test_the_frames_of_a_zst_file_are_read_one_after_another(tmp_path):
 
 
 @pytest.mark.parametrize(("suffix", "pack"), [("", bytes), (".gz", gzip.compress)])
-def test_a_line_too_long_to_be_text_is_named(tmp_path, monkeypatch, suffix, pack):
-    """`<(yes | tr -d '\\n')` is one, which has no end."""
+def test_line_too_long_to_be_text_is_refused(tmp_path, monkeypatch, suffix, pack):
+    """For example a pipe without end and without line ends: `<(yes | tr -d '\\n')`."""
     monkeypatch.setattr(files, "LONGEST", 9)
     path = tmp_path / f"text{suffix}"
     path.write_bytes(pack(b"12345678\n123456789\n123456789"))
@@ -82,30 +73,29 @@ def test_a_line_too_long_to_be_text_is_named(tmp_path, monkeypatch, suffix, pack
         assert caught.where == str(path) and caught.hint.startswith("split it into sentences")
 
 
-def test_missing_file_and_folder_are_named(tmp_path):
+def test_missing_file_and_folder_are_refused(tmp_path):
     refused(DataError, "no such file.*nope", files.count_lines, tmp_path / "nope")
     refused(DataError, "is a directory", files.count_lines, tmp_path)
 
 
-def test_a_pipe_is_refused_before_anything_is_read_unless_it_is_read_once(tmp_path, pipe):
+def test_pipes_and_devices_are_refused_unless_a_text_is_read_once(tmp_path, pipe):
     path = pipe("eins\nzwei\n")
+    message = "is a pipe, not a file, and cannot be read twice: /dev/fd/"
     for read in (
         files.open_binary,
         files.count_lines,
         files.check_file,
         lambda path: list(files.text_lines(path)),
     ):
-        caught = refused(
-            DataError, "is a pipe, not a file, and cannot be read twice: /dev/fd/", read, path
-        )
-        assert caught.hint.startswith("write it to a file first")
+        error = refused(DataError, message, read, path)
+        assert error.hint.startswith("write it to a file first")
     assert list(files.text_lines(path, once=True)) == ["eins", "zwei"]
-    os.mkfifo(tmp_path / "named")  # which to open would be to wait for a writer
+    os.mkfifo(tmp_path / "named")  # opening would wait for a writer
     refused(DataError, "is a pipe.*named", files.check_file, tmp_path / "named")
     refused(DataError, "is a device, not a file", files.check_file, "/dev/zero")
 
 
-def test_bytes_that_are_not_utf8_are_located(tmp_path):
+def test_bytes_that_are_not_utf8_are_refused_with_line_and_byte(tmp_path):
     path = tmp_path / "latin1"
     path.write_bytes("gut\nsch\xf6n\n".encode("latin-1"))
     refused(DataError, r"0xf6(.|\n)*line 2, byte 7", list, files.text_lines(path))
@@ -113,28 +103,20 @@ def test_bytes_that_are_not_utf8_are_located(tmp_path):
     refused(DataError, r"0xf6(.|\n)*line 2, byte 10", list, files.text_lines(path))
 
 
-def test_a_write_that_fails_leaves_the_old_file_and_no_litter(tmp_path):
-    path = tmp_path / "out.txt"
-    files.write_text(path, "old")
-    with pytest.raises(ZeroDivisionError), files.writing(path) as stream:
-        stream.write("new")
-        raise ZeroDivisionError
-    assert path.read_text() == "old"
-    assert [p.name for p in tmp_path.iterdir()] == ["out.txt"]
-
-
 @pytest.mark.parametrize(
     "error",
     [
+        ZeroDivisionError(),
         BrokenPipeError(errno.EPIPE, "Broken pipe"),
         PermissionError(errno.EACCES, "of an input"),
         OSError("no number"),
     ],
 )
-def test_an_error_of_the_body_is_not_called_a_failed_write(tmp_path, error):
+def test_error_while_a_file_is_written_is_raised_as_it_is_and_keeps_the_old_file(tmp_path, error):
     path = tmp_path / "out.txt"
     files.write_text(path, "old")
-    with pytest.raises(OSError) as caught, files.writing(path):
+    with pytest.raises(type(error)) as caught, files.writing(path) as stream:
+        stream.write("new")
         raise error
     assert caught.value is error
     assert path.read_text() == "old"
@@ -142,7 +124,7 @@ def test_an_error_of_the_body_is_not_called_a_failed_write(tmp_path, error):
 
 
 @pytest.mark.parametrize(("count", "room"), [(100, 200), (100_000, 200), (100_000, 9_000)])
-def test_an_array_on_a_full_disk(tmp_path, count, room):
+def test_array_on_a_full_disk_is_an_environment_error_and_leaves_no_file(tmp_path, count, room):
     path = tmp_path / "x.npy"
     message = f"cannot write {path}: File too large"
     with full_disk(room):
@@ -151,7 +133,7 @@ def test_an_array_on_a_full_disk(tmp_path, count, room):
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG])
-def test_a_disk_that_fills_up_in_the_body_is_an_environment_problem(tmp_path, number):
+def test_full_or_read_only_disk_during_a_write_is_an_environment_error(tmp_path, number):
     with (
         pytest.raises(EnvironmentProblem, match="cannot write .*out.txt"),
         files.writing(tmp_path / "out.txt"),
@@ -161,7 +143,7 @@ def test_a_disk_that_fills_up_in_the_body_is_an_environment_problem(tmp_path, nu
 
 
 @pytest.mark.parametrize("step", ["fsync", "replace", "fdopen"])
-def test_every_step_of_writing_itself_is_an_environment_problem(tmp_path, monkeypatch, step):
+def test_error_in_any_step_of_a_write_is_an_environment_error(tmp_path, monkeypatch, step):
     def denied(*_, **__):
         raise OSError(errno.EIO, "Input/output error")
 
@@ -171,7 +153,7 @@ def test_every_step_of_writing_itself_is_an_environment_problem(tmp_path, monkey
 
 
 @pytest.mark.parametrize("number", [errno.EPERM, errno.EINVAL, errno.ENOTSUP])
-def test_a_file_system_may_refuse_modes_and_the_flush_of_a_folder(tmp_path, monkeypatch, number):
+def test_file_system_without_modes_and_folder_fsync_is_supported(tmp_path, monkeypatch, number):
     def refuse(*_, **__):
         raise OSError(number, os.strerror(number))
 
@@ -182,10 +164,8 @@ def test_a_file_system_may_refuse_modes_and_the_flush_of_a_folder(tmp_path, monk
     files.sync_folder(tmp_path)
 
 
-def test_a_full_device_is_noticed_inside_the_body_and_at_the_flush(tmp_path, monkeypatch):
-    """A stream whose bytes go to a device without space: a long text fails in write, a short one
-    only when it is flushed.
-    """
+def test_full_device_is_noticed_in_write_and_at_the_flush(tmp_path, monkeypatch):
+    """On a device without space a long text fails in write, a short text at the flush."""
     fdopen = os.fdopen
 
     def on_full_device(handle, mode, **text):
@@ -200,7 +180,7 @@ def test_a_full_device_is_noticed_inside_the_body_and_at_the_flush(tmp_path, mon
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_older_folder_comes_back_if_the_new_one_cannot_take_its_place(tmp_path):
+def test_old_folder_is_restored_if_the_new_one_cannot_be_published(tmp_path):
     final = tmp_path / "final"
     final.mkdir()
     with pytest.raises(FileNotFoundError):
@@ -208,7 +188,7 @@ def test_an_older_folder_comes_back_if_the_new_one_cannot_take_its_place(tmp_pat
     assert [path.name for path in tmp_path.iterdir()] == ["final"]
 
 
-def test_a_bom_at_the_beginning_of_a_file_is_no_part_of_it(tmp_path):
+def test_bom_at_the_start_of_a_text_is_removed(tmp_path):
     path = tmp_path / "file"
     path.write_text("<d>\n\ufeffb\n", "utf-8-sig")
     assert list(files.byte_lines(path)) == [b"<d>", "\ufeffb".encode()]
@@ -217,7 +197,7 @@ def test_a_bom_at_the_beginning_of_a_file_is_no_part_of_it(tmp_path):
     assert list(files.decoded(stdin, "stdin")) == ["<d>", "\ufeffb"]
 
 
-def test_a_bom_at_the_beginning_of_a_side_file_is_no_part_of_it(tmp_path):
+def test_bom_at_the_start_of_codes_counts_starts_and_links_is_removed(tmp_path):
     from nmtkit.corpora.document_starts import read_starts
     from nmtkit.measures.links import read_gold
     from nmtkit.text.bpe import Bpe

@@ -1,6 +1,4 @@
-"""The house rules that keep rooms apart: imports go down only, no torch where none is needed, no
-variant named outside its file.
-"""
+"""Rules of the code: layers of imports, no torch where none is needed, no variant named elsewhere."""
 
 import ast
 import re
@@ -14,14 +12,15 @@ from nmtkit.models.variants import VARIANTS
 from tests.processes import python
 
 PACKAGE = Path(nmtkit.__file__).parent
-# Lowest first; a room may import itself and what stands before it.
-ORDER = (
-    "environment errors names arrays console files folders owned_files trust user_classes parallel presets toml other_toolkits settings options fields tables records locks run curves"
-    " text data corpora demo prep nn models score translate export train measures analyze report api cli"
-)
+# Lowest first: a room imports itself and the rooms before it.
+ORDER = """
+    environment errors names arrays console files folders owned_files trust user_classes parallel
+    presets toml other_toolkits settings options fields tables records locks run curves text data
+    corpora demo prep nn models score translate export train measures analyze report api cli
+"""
 ROOMS = ORDER.split()
 IMPORTED_ONLY_BY = {"demo": "", "prep": "cli"}
-"""The table of data sets names the demo's generator; other stages read what prep has written."""
+"""The table of data sets names the demo's generator; other stages read only the files of prep."""
 MODULES = sorted(
     p
     for p in PACKAGE.rglob("*.py")
@@ -30,7 +29,7 @@ MODULES = sorted(
 
 
 def imported_rooms(source):
-    """The rooms of nmtkit that a module imports, anywhere in it."""
+    """Return the rooms of nmtkit that a module imports, also inside functions."""
     names = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
@@ -49,10 +48,8 @@ def imported_rooms(source):
     }
 
 
-def climbs(room, source):
-    """The rooms that `source`, of `room`, imports though it must not: those above it, and those
-    that only another room imports.
-    """
+def forbidden_imports(room, source):
+    """Return the rooms that the code of a room must not import but does."""
     return {
         other
         for other in imported_rooms(source) - {room}
@@ -64,26 +61,26 @@ def room_of(path):
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
-def test_imports_go_down_only():
+def test_rooms_import_only_rooms_below():
     assert {room_of(path) for path in MODULES} <= {*ROOMS, "__init__", "__main__"}
     for path in MODULES:
-        assert climbs(room_of(path), path.read_text("utf-8")) == set(), path
+        assert forbidden_imports(room_of(path), path.read_text("utf-8")) == set(), path
 
 
-def test_the_import_rule_can_fail():
-    assert climbs("nn", "def f():\n    from nmtkit.train import loop") == {"train"}
-    assert climbs("data", "from nmtkit import files, cli") == {"cli"}
-    assert climbs("train", "import nmtkit.data.store") == set()
-    assert climbs("analyze", "from nmtkit.demo import separable_expressions") == {"demo"}
-    assert climbs("demo", "from nmtkit.demo.draw import Draw") == set()
-    assert climbs("translate", "from nmtkit.prep.check import Inputs") == {"prep"}
-    assert climbs("cli", "from nmtkit.prep import stage") == set()
+def test_import_rule_finds_violations():
+    assert forbidden_imports("nn", "def f():\n    from nmtkit.train import loop") == {"train"}
+    assert forbidden_imports("data", "from nmtkit import files, cli") == {"cli"}
+    assert forbidden_imports("train", "import nmtkit.data.store") == set()
+    assert forbidden_imports("analyze", "from nmtkit.demo import separable_expressions") == {"demo"}
+    assert forbidden_imports("demo", "from nmtkit.demo.draw import Draw") == set()
+    assert forbidden_imports("translate", "from nmtkit.prep.check import Inputs") == {"prep"}
+    assert forbidden_imports("cli", "from nmtkit.prep import stage") == set()
 
 
 SETS_A_VARIABLE = re.compile(r"environ(\[[^]]+\] \|?= |\.(setdefault|update|pop)\b| \|= )|putenv")
 
 
-def test_one_file_sets_environment_variables():
+def test_only_environment_py_sets_environment_variables():
     assert [path.name for path in MODULES if SETS_A_VARIABLE.search(path.read_text("utf-8"))] == [
         "environment.py"
     ]
@@ -91,20 +88,20 @@ def test_one_file_sets_environment_variables():
 
 WRITES_IN_PLACE = re.compile(r"\bopen\([^()]*[\"'][awx]b?\+?[\"']|\.unlink\(")
 WRITES_ELSEWHERE = {"corpora", "demo", "prep", "cli"}
-"""Rooms that write into the cache, or into a work folder that is checked as a whole."""
+"""Rooms that write into the cache, or into a work folder that is checked at its end."""
 
 
-def test_files_of_a_run_are_appended_to_and_removed_in_one_file():
-    """nmtkit/files.py refuses to do so through a link."""
-    alone = {"files.py", "folders.py", "locks.py", "stage.py", "checkpoints.py"}
+def test_only_files_py_appends_to_and_removes_files_of_a_run():
+    """nmtkit/files.py refuses to write through a link."""
+    exempt = {"files.py", "folders.py", "locks.py", "stage.py", "checkpoints.py"}
     for path in MODULES:
-        if room_of(path) not in WRITES_ELSEWHERE and path.name not in alone:
+        if room_of(path) not in WRITES_ELSEWHERE and path.name not in exempt:
             assert not WRITES_IN_PLACE.search(path.read_text("utf-8")), path
     assert WRITES_IN_PLACE.search('open(path, "a", encoding="utf-8")')
 
 
-def test_all_that_is_printed_goes_through_the_console():
-    """nmtkit/console.py makes control characters visible. A pipe gets translations as they are."""
+def test_only_console_and_output_print():
+    """nmtkit/console.py escapes control characters; output.py writes translations unchanged."""
     names = {
         path.name
         for path in MODULES
@@ -117,30 +114,21 @@ def code(path):
     return re.sub(r'""".*?"""', "", path.read_text("utf-8"), flags=re.S)
 
 
-def test_no_room_but_models_names_a_variant():
-    """Adding a model must need no edit in training, search, scores, analyses or the command
-    line.
-    """
+def test_only_models_and_corpora_name_variants():
+    """A new model needs no change of training, search, scores, analyses or the command line."""
     for path in MODULES:
         if room_of(path) not in {"models", "corpora"}:
             assert variants_named(code(path)) == set(), path
 
 
 def variants_named(code):
-    """The variants of the table that code names: by their name, their class, or an import of
-    their module.
-    """
-    found = {
-        name for name in set(VARIANTS) - {"pr"} if re.search(rf"(?<![\w-]){name}(?![\w-])", code)
-    }  # pr is a name of buckets of lengths, too
+    """Return the variants that code names by name, by class or by an import of their module."""
+    # `pr` is a name of length buckets too.
+    patterns = {name: rf"(?<![\w-]){name}(?![\w-])" for name in set(VARIANTS) - {"pr"}}
     for variant in VARIANTS.values():
         module, _, cls = variant.target.removeprefix("nmtkit.models.").partition(":")
-        for name, pattern in (
-            (cls, rf"\b{cls}\b"),
-            (module, rf"\bmodels(\.| import ){module}\b"),
-        ):
-            found |= {name} if re.search(pattern, code) else set()
-    return found
+        patterns |= {cls: rf"\b{cls}\b", module: rf"\bmodels(\.| import ){module}\b"}
+    return {name for name, pattern in patterns.items() if re.search(pattern, code)}
 
 
 @pytest.mark.parametrize(
@@ -153,18 +141,18 @@ def variants_named(code):
         "RNNSearch()",
     ],
 )
-def test_the_rule_of_variants_can_fail(code):
+def test_variant_rule_finds_violations(code):
     assert variants_named(code)
     assert not variants_named("phrase = pr + latency_gatts")
 
 
-def test_no_torch_where_none_is_needed():
+def test_command_line_and_reports_do_not_load_torch():
     modules = "cli, nmtkit.run, nmtkit.score.stage, nmtkit.data.store, nmtkit.report.stage"
     code = f"import sys, nmtkit.{modules}; sys.exit('torch' in sys.modules)"
     assert python("-c", code).returncode == 0
 
 
-def test_every_benchmark_finds_what_it_imports():
+def test_every_benchmark_can_be_imported():
     folder = Path(__file__).parent / "benchmarks"
     names = sorted(path.stem for path in folder.glob("*.py"))
     code = f"import sys; sys.path.insert(0, {str(folder)!r})\nimport {', '.join(names)}"
@@ -173,7 +161,7 @@ def test_every_benchmark_finds_what_it_imports():
 
 
 def rooms_without_a_test(tests, fast):
-    """The rooms with a folder or a file of tests of which the fast tests have nothing."""
+    """Return the rooms with tests of which none is a fast test."""
     tested = {path.name.removeprefix("test_").removesuffix(".py") for path in tests.iterdir()}
     return {
         room
@@ -182,7 +170,7 @@ def rooms_without_a_test(tests, fast):
     }
 
 
-def test_the_fast_tests_have_some_of_every_room():
+def test_fast_tests_cover_every_room():
     tests = Path(__file__).parent
     listed = re.search(r"^FAST=\(.*?^\)", (tests / "run.sh").read_text("utf-8"), re.M | re.S)[0]
     shown = ["bash", "-c", listed + '; printf "%s\\n" "${FAST[@]}"']

@@ -1,4 +1,4 @@
-"""Records: written back as they were read; one error names the file, the field, what to do."""
+"""Records are written back unchanged; a damaged file is named with its field and a hint."""
 
 import json
 
@@ -30,7 +30,7 @@ from tests.refused import refused
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """A run that every stage but training has written to."""
+    """A run with the files of every stage except training."""
     made = prepare(tmp_path_factory.mktemp("records") / "run")
     for seed, name in enumerate(("one", "two"), 1):
         add_system(made, name, "transformer", seed)
@@ -52,7 +52,7 @@ def run(tmp_path_factory):
         (StoredFinding, "analyze/lengths/finding.json"),
     ],
 )
-def test_a_file_is_written_back_as_it_was(run, record, pattern, tmp_path):
+def test_record_is_written_back_unchanged(run, record, pattern, tmp_path):
     found = sorted(run.path.glob(pattern))
     assert found
     for path in found:
@@ -60,7 +60,7 @@ def test_a_file_is_written_back_as_it_was(run, record, pattern, tmp_path):
         load(record, path).write(tmp_path / "again.json")
         again = (tmp_path / "again.json").read_text("utf-8")
         assert json.loads(again) == values and list(json.loads(again)) == list(values)
-        if record is not BestCheckpoint:  # which the test wrote
+        if record is not BestCheckpoint:  # its file is written by this test
             assert again == path.read_text("utf-8")
 
 
@@ -74,14 +74,14 @@ def test_a_file_is_written_back_as_it_was(run, record, pattern, tmp_path):
         ({"format": 2, "fingerprint": None}, r"written by another version of nmtkit \(format 2\)"),
     ],
 )
-def test_the_field_that_is_wrong_is_named(run, tmp_path, change, message):
+def test_wrong_field_of_a_record_is_named(run, tmp_path, change, message):
     path = tmp_path / "manifest.json"
     write_json(path, read_json(run.prep / "manifest.json") | change)
     caught = refused(DataError, message, load, Manifest, path)
     assert (caught.where, caught.hint) == (str(path), Manifest.again)
 
 
-def test_a_finding_has_a_version(run, tmp_path):
+def test_finding_of_another_format_is_refused_and_one_without_a_format_is_read(run, tmp_path):
     path = tmp_path / "finding.json"
     values = read_json(run.path / "analyze/lengths/finding.json")
     assert values["format"] == 1
@@ -94,43 +94,44 @@ def test_a_finding_has_a_version(run, tmp_path):
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", "\xff", '{"src": "en"'])
-def test_what_is_no_record_is_refused(tmp_path, text):
+def test_damaged_or_missing_record_file_is_refused(tmp_path, text):
     (tmp_path / "manifest.json").write_bytes(text.encode("latin-1"))
     refused(DataError, "damaged: ", load, TextRecipe, tmp_path / "manifest.json")
     refused(DataError, "no such file: .*gone.json", load, TextRecipe, tmp_path / "gone.json")
     refused(DataError, "is a directory", load, TextRecipe, tmp_path)
 
 
-def test_keys_of_another_version_are_passed_over(run, tmp_path):
+def test_unknown_keys_of_a_record_are_ignored(run, tmp_path):
     path = tmp_path / "manifest.json"
     write_json(path, read_json(run.prep / "manifest.json") | {"news": 1})
     assert load(Manifest, path) == run.manifest()
 
 
-def test_a_line_that_was_cut_off_is_left_out_and_a_damaged_one_is_named(tmp_path):
+def test_truncated_last_line_is_ignored(tmp_path):
     path = tmp_path / "metrics.jsonl"
     whole = '{"step": 5, "kind": "train", "nll": 2, "news": []}\n{"step": 5, "kind": "dev"}\n'
     path.write_text(whole + '{"step": 6, "ki', "utf-8")
-    assert [(line.step, line.kind, line.nll) for line in load_lines(MetricsLine, path)] == [
-        (5, "train", 2.0),
-        (5, "dev", None),
-    ]
+    lines = [(line.step, line.kind, line.nll) for line in load_lines(MetricsLine, path)]
+    assert lines == [(5, "train", 2.0), (5, "dev", None)]
+
+
+def test_damaged_line_is_refused_with_its_number(tmp_path):
+    path = tmp_path / "metrics.jsonl"
     path.write_text('{"step": 5, "kind": "train"}\n{"step": "6", "kind": "train"}\n', "utf-8")
-    caught = refused(
-        DataError, "damaged: 'step' must be a whole number", list, load_lines(MetricsLine, path)
-    )
-    assert caught.where == f"{path}, line 2" and caught.hint == MetricsLine.again
+    message = "damaged: 'step' must be a whole number"
+    error = refused(DataError, message, list, load_lines(MetricsLine, path))
+    assert error.where == f"{path}, line 2" and error.hint == MetricsLine.again
 
 
-def test_a_fault_of_the_program_is_not_taken_for_a_damaged_file(run, monkeypatch):
-    """A KeyError of ours must come out as one."""
+def test_key_error_in_nmtkit_is_not_reported_as_a_damaged_file(run, monkeypatch):
+
     monkeypatch.setattr("nmtkit.score.stage.load_or_warn", lambda *_: {}["oops"])
     refused(KeyError, "oops", score, run, resamples=10, trials=10)
 
 
 @pytest.mark.parametrize("dump", ["model_dump", "model_dump_json"])
-def test_a_signal_during_serialization_stops_the_command(dump):
-    """pydantic makes an error of what a serializer raises, also in a part of a record."""
+def test_ctrl_c_during_serialization_is_raised_unchanged(dump):
+    """pydantic turns any exception of a serializer into an error of its own."""
 
     class Stopped(Part):
         @model_serializer(mode="plain")

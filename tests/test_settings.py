@@ -1,4 +1,4 @@
-"""Settings: one strict schema, and messages that name the key and the nearest right one."""
+"""Settings: one strict schema; messages name the key, the value and the nearest valid name."""
 
 import re
 import tomllib
@@ -26,15 +26,8 @@ from tests.refused import refused
 
 
 def test_set_reads_toml_values_and_plain_words():
-    assert parse_set(
-        [
-            "train.max_steps=10",
-            "model.tie=all",
-            'prep.truecase="none"',
-            "train.lr=1e-3",
-            "prep.joint_vocab=false",
-        ]
-    ) == {
+    words = "train.max_steps=10", "model.tie=all", 'prep.truecase="none"', "train.lr=1e-3"
+    assert parse_set([*words, "prep.joint_vocab=false"]) == {
         "train": {"max_steps": 10, "lr": 1e-3},
         "model": {"tie": "all"},
         "prep": {"truecase": "none", "joint_vocab": False},
@@ -42,16 +35,14 @@ def test_set_reads_toml_values_and_plain_words():
 
 
 @pytest.mark.parametrize("text", ["nosuch=1", "train.max_steps", "train.=1", "=1"])
-def test_malformed_set_says_how_to_write_it(text):
+def test_malformed_set_option_shows_the_right_form(text):
     refused(ConfigError, "section.key=value", parse_set, [text])
 
 
 def test_unknown_section_and_key_name_the_nearest():
     refused(ConfigError, "did you mean 'train'", parse_set, ["trian.max_steps=1"])
-    with pytest.raises(
-        ConfigError, match=r"unknown setting 'train.max_step'.*\n.*\n.*did you mean 'max_steps'"
-    ):
-        build(TrainSettings, {"max_step": 3}, "train")
+    message = r"unknown setting 'train.max_step'.*\n.*\n.*did you mean 'max_steps'"
+    refused(ConfigError, message, build, TrainSettings, {"max_step": 3}, "train")
 
 
 WRONG = {
@@ -70,23 +61,19 @@ def test_bad_value_names_key_and_value(key, value):
     refused(ConfigError, f"'train.{key}", build, TrainSettings, {key: value}, "train")
 
 
-def test_the_meaning_of_a_setting_is_one_line_of_the_error():
+def test_error_shows_the_description_of_the_setting_in_one_line():
     error = refused(ConfigError, None, build, TrainSettings, {"schedule": "x"}, "train")
     assert "\n" not in error.hint and "half a cosine down to 0 at `max_steps`" in error.hint
 
 
-def test_more_translations_than_the_beam_holds_are_refused():
-    with pytest.raises(ConfigError, match="search.nbest = 3 is more than search.beam = 2"):
-        build(SearchSettings, {"beam": 2, "nbest": 3}, "search")
+def test_nbest_above_the_beam_is_refused():
+    message = "search.nbest = 3 is more than search.beam = 2"
+    refused(ConfigError, message, build, SearchSettings, {"beam": 2, "nbest": 3}, "search")
 
 
-def test_later_layers_win_key_by_key():
-    assert merge(
-        {"train": {"lr": 1, "seed": 2}}, {"train": {"lr": 3}}, {"prep": {"merges": 4}}
-    ) == {
-        "train": {"lr": 3, "seed": 2},
-        "prep": {"merges": 4},
-    }
+def test_merge_lets_later_settings_win_key_by_key():
+    layers = {"train": {"lr": 1, "seed": 2}}, {"train": {"lr": 3}}, {"prep": {"merges": 4}}
+    assert merge(*layers) == {"train": {"lr": 3, "seed": 2}, "prep": {"merges": 4}}
 
 
 def test_config_file_errors_name_the_file(tmp_path):
@@ -101,7 +88,7 @@ def test_config_file_errors_name_the_file(tmp_path):
     refused(ConfigError, message, load_config, bad)
 
 
-def test_a_config_file_may_begin_with_a_bom(tmp_path):
+def test_bom_of_a_config_file_is_ignored(tmp_path):
     path = tmp_path / "mine.toml"
     path.write_text("[train]\nmax_steps = 7\n", "utf-8-sig")
     assert load_config(path) == {"train": {"max_steps": 7}}
@@ -131,29 +118,29 @@ def test_unknown_preset_names_the_nearest():
     refused(ConfigError, "did you mean 'small'", load_preset, "smal")
 
 
-@pytest.mark.parametrize(("name", "meant"), HABITS.items())
-def test_every_habit_names_a_setting_or_an_option_that_exists(name, meant):
-    assert habit(name) == habit(f"--{name.replace('_', '-')}") == habit(f"train.{name}") == meant
-    for section, key in re.findall(r"--set (\w+)\.(\w+)=", meant):
+@pytest.mark.parametrize(("name", "setting"), HABITS.items())
+def test_names_of_other_toolkits_lead_to_settings_that_exist(name, setting):
+    assert habit(name) == habit(f"--{name.replace('_', '-')}") == habit(f"train.{name}") == setting
+    for section, key in re.findall(r"--set (\w+)\.(\w+)=", setting):
         schema = load_variant("transformer").Settings if section == "model" else STAGES[section]
         assert key in schema.model_fields
 
 
-def test_a_setting_without_its_section_is_answered_with_the_section():
+def test_setting_without_or_in_the_wrong_section_is_answered_with_the_section():
     refused(ConfigError, "--set train.lr=", parse_set, ["lr=0.1"])
     refused(ConfigError, "--set train.label_smoothing=", parse_set, ["label_smoothing=0.1"])
-    with pytest.raises(ConfigError, match="unknown setting 'train.dropout'.*\n.*\n.*model.dropout"):
-        build(TrainSettings, {"dropout": 0.1}, "train")
+    message = "unknown setting 'train.dropout'.*\n.*\n.*model.dropout"
+    refused(ConfigError, message, build, TrainSettings, {"dropout": 0.1}, "train")
 
 
 @pytest.mark.parametrize("name", ["heads", "layers"])
-def test_no_setting_that_the_variant_lacks_is_suggested(name):
+def test_suggestions_name_no_setting_that_the_variant_lacks(name):
     schema = load_variant("rnnsearch").Settings
     caught = refused(ConfigError, "unknown setting", build, schema, {name: 4}, "model")
     assert "--set" not in caught.hint
 
 
-def test_the_file_of_a_system_is_a_settings_file(tmp_path):
+def test_config_of_a_system_is_a_valid_settings_file(tmp_path):
     path = tmp_path / "config.toml"
     sections = {"model": {"d_model": 8}, "train": {"lr": 2.0}}
     about = {"variant": "caru", "preset": "tiny", "init_from": "", "corpus": "x"}
@@ -162,7 +149,7 @@ def test_the_file_of_a_system_is_a_settings_file(tmp_path):
     refused(ConfigError, "of 'caru', not of 'pr'.*\n.*\n.*--variant", load_config, path, "pr")
 
 
-def test_the_file_of_a_run_is_a_settings_file(tmp_path):
+def test_run_toml_is_a_valid_settings_file(tmp_path):
     path = tmp_path / "run.toml"
     about = {"dataset": "mine", "src": "en", "tgt": "de", "fingerprint": "x", "size": 9}
     path.write_text(to_toml({**about, "prep": {"max_words": 9}}))

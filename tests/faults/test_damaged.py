@@ -1,6 +1,4 @@
-"""Damaged files of nmtkit: a command refuses each with its name, the field and what to do, or says
-that it works without the file. No command ends with an internal error.
-"""
+"""Damaged files of a run: a command names file, field and remedy, or warns and ignores the file."""
 
 import json
 import re
@@ -17,7 +15,7 @@ from nmtkit.errors import DataError, NmtkitError
 from nmtkit.models import checkpoints
 from nmtkit.models.loading import vocabulary_sizes
 from nmtkit.report import stage
-from nmtkit.run import Run, System
+from nmtkit.run import Run
 from nmtkit.score import stored_scores
 from nmtkit.tables.drawing import DESCRIPTION, as_pdf
 from nmtkit.toml import to_toml
@@ -80,7 +78,7 @@ SAMPLES = {
         },
     ),
 }
-"""Record and values by file; None: those of the run."""
+"""Record and values by file; None: the values of the run."""
 NUMBERS = (float("nan"), float("inf"), -float("inf"), 1e308, 10**400)
 WHOLE = {
     "empty": b"",
@@ -96,7 +94,7 @@ WHOLE_TOML["nested"] = b"x = " + b"[" * 100_000 + b"]" * 100_000
 
 @pytest.fixture(scope="module")
 def original(tmp_path_factory):
-    """A run with each of these files."""
+    """A run with each file of SAMPLES."""
     made = make(tmp_path_factory.mktemp("damaged") / "run", markup=False)
     facts = {"baseline": "base", "measured": {}, "seed": 1}
     made.finding("cost", "cost", facts=facts)
@@ -115,7 +113,7 @@ def original(tmp_path_factory):
 @pytest.fixture
 def run(original, tmp_path, monkeypatch):
     """A copy of the run."""
-    monkeypatch.setattr("nmtkit.tables.drawing.available", lambda: False)  # which is slow
+    monkeypatch.setattr("nmtkit.tables.drawing.available", lambda: False)  # drawing is slow
     return Run(shutil.copytree(original, tmp_path / "run"))
 
 
@@ -124,15 +122,13 @@ def written(path, values):
 
 
 def sample(original, name):
-    """The record of a file and its values."""
+    """Return the record of a file and its values."""
     record, values = SAMPLES[name]
     return record, values or read_json(original / name)
 
 
 def refusal(record, path):
-    """The message of a damaged file; None if the file can be read. The error names the file and
-    what to do.
-    """
+    """Return the error message for a damaged file; None if the file can be read."""
     try:
         records.load(record, path, "mend it" if path.suffix == ".toml" else None)
     except DataError as error:
@@ -142,7 +138,7 @@ def refusal(record, path):
 
 
 @pytest.mark.parametrize("name", SAMPLES)
-def test_an_undamaged_file_is_read(original, tmp_path, name):
+def test_undamaged_file_is_read(original, tmp_path, name):
     record, values = sample(original, name)
     path = tmp_path / Path(name).name
     path.write_text(written(path, values), "utf-8")
@@ -151,7 +147,7 @@ def test_an_undamaged_file_is_read(original, tmp_path, name):
 
 @pytest.mark.parametrize("kind", WHOLE)
 @pytest.mark.parametrize("name", SAMPLES)
-def test_a_file_of_something_else_is_refused(tmp_path, name, kind):
+def test_file_of_other_content_is_refused(tmp_path, name, kind):
     path = tmp_path / Path(name).name
     content = (WHOLE_TOML if path.suffix == ".toml" else WHOLE).get(kind)
     if content is not None:
@@ -160,31 +156,33 @@ def test_a_file_of_something_else_is_refused(tmp_path, name, kind):
 
 
 @pytest.mark.parametrize("name", SAMPLES)
-def test_no_place_of_a_file_takes_a_number_that_is_none(original, tmp_path, name):
+def test_non_finite_and_huge_numbers_are_refused_in_every_field(original, tmp_path, name):
     """Even if no command uses the number."""
     record, values = sample(original, name)
     path = tmp_path / Path(name).name
-    for way, _ in parts_with_paths(values, items=1):
+    for field, _ in parts_with_paths(values, items=1):
         for number in NUMBERS:
-            path.write_text(written(path, with_change(values, way, number)), "utf-8")
-            assert refusal(record, path), (way, number)
+            path.write_text(written(path, with_change(values, field, number)), "utf-8")
+            assert refusal(record, path), (field, number)
 
 
 @pytest.mark.parametrize("name", SAMPLES)
-def test_a_place_of_another_type_or_gone_names_the_file_if_anything(original, tmp_path, name):
+def test_missing_fields_and_other_types_give_no_error_but_that_of_a_damaged_file(
+    original, tmp_path, name
+):
     record, values = sample(original, name)
     path = tmp_path / Path(name).name
-    refused = 0
-    for way, _ in parts_with_paths(values, items=1):
+    refusals = 0
+    for field, _ in parts_with_paths(values, items=1):
         for new in (..., "text", [], {"a": {}}, -1, True):
             if path.suffix != ".toml" or not isinstance(new, dict):
-                path.write_text(written(path, with_change(values, way, new)), "utf-8")
-                refused += refusal(record, path) is not None
-    assert refused > 5
+                path.write_text(written(path, with_change(values, field, new)), "utf-8")
+                refusals += refusal(record, path) is not None
+    assert refusals > 5
 
 
-def test_hardware_is_plain_values(tmp_path):
-    """Seeds of one system are those trained on like hardware, and speeds are of like hardware."""
+def test_hardware_values_that_are_lists_are_refused(tmp_path):
+    """Comparisons group systems by these values."""
     path = tmp_path / "config.toml"
     path.write_text('variant = "toy"\n[hardware]\nprecision = [[]]\n', "utf-8")
     assert "hardware.precision" in refusal(records.SystemConfig, path)
@@ -195,7 +193,7 @@ def test_hardware_is_plain_values(tmp_path):
 
 @pytest.mark.parametrize("keep", [0.2, 0.5, 0.9])
 @pytest.mark.parametrize("name", [name for name in SAMPLES if name.endswith("json")])
-def test_a_file_that_is_cut_off_is_refused(original, tmp_path, name, keep):
+def test_truncated_file_is_refused(original, tmp_path, name, keep):
     record, values = sample(original, name)
     text = json.dumps(values)
     path = tmp_path / Path(name).name
@@ -213,7 +211,7 @@ def damage(run, name, change):
 
 
 def status(run):
-    """What the command prints of a run."""
+    """Return what `nmtkit status` prints about a run."""
     result = CliRunner().invoke(app, ["status", str(run.path)])
     assert result.exit_code == 0, result.output
     return result.stdout
@@ -242,11 +240,11 @@ SCORES = {
 
 
 @pytest.mark.parametrize("change", SCORES.values(), ids=SCORES)
-def test_scores_whose_parts_do_not_agree_are_not_shown(run, change):
+def test_inconsistent_scores_are_refused(run, change):
     path = damage(run, "score/test/scores.json", change)
     assert "damaged" in refusal(stored_scores.Scores, path)
-    with pytest.raises(DataError, match=r"nothing to report: score/test cannot be read"):
-        stage.report(run, force=True)
+    message = "nothing to report: score/test cannot be read"
+    refused(DataError, message, stage.report, run, force=True)
     assert "score/test cannot be read" in status(run)
 
 
@@ -260,10 +258,15 @@ READABLE = {
 }
 
 
+def page(run):
+    """Return the text of a new report."""
+    return stage.report(run, force=True).read_text("utf-8")
+
+
 @pytest.mark.parametrize("change", READABLE.values(), ids=READABLE)
-def test_scores_that_agree_are_shown(run, change):
+def test_scores_with_missing_intervals_or_unknown_tests_are_shown(run, change):
     damage(run, "score/test/scores.json", change)
-    assert "cannot be read" not in stage.report(run, force=True).read_text("utf-8")
+    assert "cannot be read" not in page(run)
 
 
 MANIFESTS = {
@@ -271,18 +274,18 @@ MANIFESTS = {
     "no set": lambda v: v.update(sets=[]),
     "more references than anybody has": lambda v: v["sets"][0].update(references=10**12),
     "fewer lines than none": lambda v: v["sets"][0].update(lines=-1),
-    "a set for nothing": lambda v: v["sets"][0].update(split="x"),
+    "a set of an unknown split": lambda v: v["sets"][0].update(split="x"),
     "a reason without pairs": lambda v: v["cleaning"].update(dropped={"empty": {}}),
     "an input without its size": lambda v: v.update(inputs={"a": {}}),
 }
 
 
 @pytest.mark.parametrize("change", MANIFESTS.values(), ids=MANIFESTS)
-def test_a_damaged_manifest_is_named(run, change):
+def test_inconsistent_manifest_is_refused(run, change):
     path = damage(run, "prep/manifest.json", change)
     assert "damaged" in refusal(records.Manifest, path)
-    caught = refused(DataError, None, stage.report, run, force=True)
-    assert caught.where == str(path) and caught.hint
+    error = refused(DataError, None, stage.report, run, force=True)
+    assert error.where == str(path) and error.hint
     assert "manifest.json" in status(run)
 
 
@@ -297,40 +300,38 @@ SETTINGS = {
 
 
 @pytest.mark.parametrize(("old", "new"), SETTINGS.values(), ids=SETTINGS)
-def test_damaged_settings_of_a_system_are_named(run, old, new):
+def test_damaged_config_of_a_system_is_named(run, old, new):
     path = run.system("base").config
     edit(path, old, new)
-    caught = refused(
-        NmtkitError, r"damaged|bad value for '(train|search)\.", run.system("base").read_config
-    )
-    assert str(path) in caught.where and caught.hint
-    assert "its settings cannot be read" in stage.report(run, force=True).read_text("utf-8")
+    message = r"damaged|bad value for '(train|search)\."
+    error = refused(NmtkitError, message, run.system("base").read_config)
+    assert str(path) in error.where and error.hint
+    assert "its settings cannot be read" in page(run)
 
 
-@pytest.mark.parametrize("average", ["two", [], -1, 0.5])
-def test_a_translation_of_an_impossible_search_is_named(run, average):
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *((("settings", "average"), value) for value in ("two", [], -1, 0.5)),
+        *((("checkpoints", 0, "sha256"), value) for value in (..., "", "text", None)),
+    ],
+)
+def test_damaged_meta_json_of_a_translation_is_named_by_status(run, field, value):
     name = "systems/base/translate/test/meta.json"
-    damage(run, name, lambda v: v["settings"].update(average=average))
-    assert "average" in (out := status(run)) and "meta.json" in out
-
-
-@pytest.mark.parametrize("new", [..., "", "text", None])
-def test_a_translation_of_a_checkpoint_without_its_hash_is_named(run, new):
-    """No message says that the translation is of another checkpoint."""
-    name, way = "systems/base/translate/test/meta.json", ("checkpoints", 0, "sha256")
-    damage(run, name, lambda v: v.update(with_change(v, way, new)))
-    assert "'checkpoints.0.sha256'" in (out := status(run)) and "meta.json" in out
+    damage(run, name, lambda v: v.update(with_change(v, field, value)))
+    output = status(run)
+    assert ".".join(map(str, field)) in output and "meta.json" in output
 
 
 @pytest.mark.parametrize("sets", [1, "test", [1], {"a": 1}])
-def test_a_finding_of_impossible_options_is_named(run, sets):
+def test_finding_of_impossible_options_is_named_in_the_report(run, sets):
     name = "analyze/cost/finding.json"
     damage(run, name, lambda v: v["made_from"].update(options={"set_names": sets}))
-    assert "analyze/cost cannot be read" in stage.report(run, force=True).read_text("utf-8")
+    assert "analyze/cost cannot be read" in page(run)
 
 
 def cell(key, value):
-    """Another value in a cell of a table's second row."""
+    """Return a function that changes a cell in the second row of a table."""
     return lambda table: table["rows"][1].update({key: value})
 
 
@@ -350,18 +351,18 @@ CELLS = {
 
 
 @pytest.mark.parametrize(("change", "field"), CELLS.values(), ids=CELLS)
-def test_a_finding_whose_table_cannot_be_shown_is_named(run, change, field):
+def test_finding_with_a_damaged_table_is_named(run, change, field):
     path = damage(run, "analyze/cost/finding.json", lambda v: change(v["table"]))
     assert re.search(field, refusal(records.StoredFinding, path))
-    assert "analyze/cost cannot be read" in stage.report(run, force=True).read_text("utf-8")
+    assert "analyze/cost cannot be read" in page(run)
 
 
-def test_a_cell_of_an_interval_may_be_empty(run):
+def test_empty_cell_of_an_interval_is_shown(run):
     damage(run, "analyze/cost/finding.json", lambda v: cell("value", None)(v["table"]))
-    assert "cannot be read" not in stage.report(run, force=True).read_text("utf-8")
+    assert "cannot be read" not in page(run)
 
 
-def test_a_checkpoint_without_its_weights_in_the_manifest_is_named_once(run, stderr):
+def test_checkpoint_whose_manifest_lacks_the_weights_gives_one_warning(run, stderr):
     name = "systems/base/checkpoints/step-00000010/manifest.json"
     damage(run, name, lambda v: v.update(files={}))
     for _ in range(2):
@@ -370,7 +371,7 @@ def test_a_checkpoint_without_its_weights_in_the_manifest_is_named_once(run, std
 
 
 @pytest.mark.parametrize("digest", ["", "text", "\x1b[31m", SHA[1:], f"{SHA}\n", SHA[1:] + "A"])
-def test_a_checkpoint_without_a_sha256_is_named(run, digest, stderr):
+def test_checkpoint_with_an_invalid_sha256_is_named(run, digest, stderr):
     name = "systems/base/checkpoints/step-00000010/manifest.json"
     damage(run, name, lambda v: v["files"]["model.safetensors"].update(sha256=digest))
     assert "'files.model.safetensors.sha256'" in refusal(
@@ -380,7 +381,7 @@ def test_a_checkpoint_without_a_sha256_is_named(run, digest, stderr):
     assert f"skipping {(run.path / name).parent}: incomplete checkpoint: manifest" in stderr()
 
 
-def test_every_manifest_has_a_sha256_of_each_file(run):
+def test_manifests_of_prep_and_export_need_a_sha256_of_each_file(run):
     for record, name in (
         (records.Manifest, "prep/manifest.json"),
         (records.ExportedSystem, "systems/base/export/huggingface/nmtkit.json"),
@@ -389,25 +390,20 @@ def test_every_manifest_has_a_sha256_of_each_file(run):
         assert "'files.vocab.txt'" in refusal(record, path)
 
 
-def test_best_json_names_the_checkpoint_of_its_step(run):
+def test_best_json_with_different_step_and_checkpoint_is_refused(run):
     damage(run, "systems/base/best.json", lambda v: v.update(checkpoint="step-00000020"))
-    with pytest.raises(DataError, match=r"'checkpoint' is not that of 'step'"):
-        checkpoints.choose(run.system("base"))
+    message = "'checkpoint' is not that of 'step'"
+    refused(DataError, message, checkpoints.choose, run.system("base"))
 
 
-def test_the_vocabulary_is_measured_by_its_files(run):
+def test_vocabulary_size_is_read_from_the_file_not_the_manifest(run):
     damage(run, "prep/manifest.json", lambda v: v["vocabulary"].update(src=10**12))
     text = "".join(f"t{number} 1\n" for number in range(9))
     (run.prep / "vocab.txt").write_text(text, "utf-8")
-    try:
-        sizes = vocabulary_sizes(run)
-    except NmtkitError as error:  # not a file as prep writes it
-        assert "vocab.txt" in str(error)
-    else:
-        assert sizes.src < 100
+    assert "vocab.txt" in str(refused(NmtkitError, None, vocabulary_sizes, run))
 
 
-def test_attention_that_is_not_of_its_sentence_is_refused(tmp_path):
+def test_attention_of_another_shape_than_its_sentence_is_refused(tmp_path):
     path = tmp_path / "base.json"
     for src, weights in ((["a"], [[0.5]]), (["a", "b"], [[0.5]]), (["a"], [])):
         sentences = {"3": {"src": src, "tgt": ["x"], "weights": weights}}
@@ -425,21 +421,21 @@ def test_attention_that_is_not_of_its_sentence_is_refused(tmp_path):
         '{"figure": "lines", "groups": ["a"], "series": {"x": [1, 2]}, "xlabel": "", "ylabel": ""}',
     ],
 )
-def test_a_figure_without_its_numbers_is_no_pdf(text):
+def test_figure_without_valid_numbers_gives_no_pdf(text):
     space = DESCRIPTION[1:].partition("}")[0]
     svg = f'<svg xmlns:d="{space}"><d:description>{text}</d:description></svg>'
     assert as_pdf(svg, 3.0) is None
 
 
-SAID = {
-    "system.json": lambda run: run.system("base").read_record(),
-    "metrics.jsonl": lambda run: cut_metrics(run.system("base"), 99),
-}
-
-
-@pytest.mark.parametrize("name", SAID)
-def test_what_is_done_without_is_said(run, name, stderr):
-    path = System(run.path / "systems/base").path / name
+@pytest.mark.parametrize(
+    ("name", "read"),
+    [
+        ("system.json", lambda system: system.read_record()),
+        ("metrics.jsonl", lambda system: cut_metrics(system, 99)),
+    ],
+)
+def test_damaged_file_that_is_not_needed_gives_a_warning(run, name, read, stderr):
+    path = run.system("base").path / name
     path.write_text('{"step": 1}\n', "utf-8")
-    assert not SAID[name](run)
+    assert not read(run.system("base"))
     assert str(path) in stderr()

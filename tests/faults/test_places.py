@@ -1,4 +1,4 @@
-"""A run of somebody else: nothing is written, truncated or removed outside it."""
+"""Commands on a stranger's run write, truncate and remove nothing outside the run."""
 
 import contextlib
 import functools
@@ -25,10 +25,11 @@ from nmtkit.records import (
     load,
 )
 from nmtkit.run import Run
-from tests.manifests import read_json, write_best, write_json
+from tests.manifests import edit, read_json, with_change, write_best, write_json
 from tests.random_systems import add_system, prepare
 from tests.refused import refused
 
+META = "systems/plain/translate/test/meta.json"
 TINY = "--preset tiny --set train.max_steps=1 --set train.dev_bleu=false"
 STAGES = {
     "translate": "translate --jobs 1 --force",
@@ -55,7 +56,7 @@ def ready(tmp_path_factory):
 
 @pytest.fixture
 def downloaded(ready, tmp_path):
-    """A run of somebody else."""
+    """A copy of the run, as from a stranger."""
     folder = tmp_path / "runs/downloaded"
     shutil.copytree(ready, folder)
     return folder
@@ -63,7 +64,7 @@ def downloaded(ready, tmp_path):
 
 @pytest.fixture
 def home(tmp_path):
-    """A folder of the user's, with a file of each name that nmtkit may write or remove."""
+    """A folder of the user with files whose names nmtkit could write or remove."""
     folder = tmp_path / "home"
     for name in (
         *("hyp.txt", "hyp.subwords.txt", "meta.json", "nbest.jsonl", "table.md", "table.csv"),
@@ -82,7 +83,7 @@ def home(tmp_path):
 
 
 def content(folder):
-    """Everything in a folder."""
+    """Return times and contents of all files in a folder."""
     return {
         str(path): (path.stat().st_mtime_ns, path.read_bytes() if path.is_file() else None)
         for path in [folder, *folder.rglob("*")]
@@ -133,24 +134,23 @@ LINKS = {
 }
 CLEARED = {"systems/new/train.log", "systems/new/metrics.jsonl"}
 CLEARED |= {"systems/plain/translate/test/hyp.txt", "score/test/table.md"}
-"""Files that a new training, translation or score replaces: the link goes."""
+"""Files that a new training, translation or score replaces, and the link with them."""
 
 
 @pytest.mark.parametrize("link", LINKS)
 def test_nothing_is_written_through_a_link(downloaded, home, link):
-    """Whatever the command says, the target of the link stays as it was."""
+    """The target of the link stays unchanged, also if the command works."""
     place = downloaded / link
-    target = home / ("folder" if place.suffix == "" and place.name != ".lock" else "diary.txt")
     place.parent.mkdir(parents=True, exist_ok=True)
-    if target.name == "folder" and place.is_dir():
-        shutil.copytree(place, target)  # so that every stage finds what it reads
-        shutil.rmtree(place)
-        for name in (".nmtkit-tmp-step-00000001-1", ".nmtkit-old-step-00000002-1"):
-            (target / name).mkdir()
-    elif target.name == "folder":
-        target.mkdir()
-    else:
+    if place.suffix or place.name == ".lock":
+        target = home / "diary.txt"
         place.unlink(missing_ok=True)
+    else:
+        target = home / "folder"
+        if place.is_dir():
+            shutil.move(place, target)  # stages find the files that they read
+        for name in (".nmtkit-tmp-step-00000001-1", ".nmtkit-old-step-00000002-1"):
+            (target / name).mkdir(parents=True)
     place.symlink_to(target)
     before = content(home)
     for name in LINKS[link].split():
@@ -163,7 +163,7 @@ def test_nothing_is_written_through_a_link(downloaded, home, link):
 
 
 @pytest.mark.parametrize("command", STAGES)
-def test_a_set_is_no_path(downloaded, home, command):
+def test_path_in_place_of_the_name_of_a_set_is_refused(downloaded, home, command):
     names = "../../../home", str(home), "..", ".hidden", "a/b", "a\\b", "a\x1b[31m", ""
     path = downloaded / "prep/manifest.json"
     manifest = read_json(path)
@@ -178,58 +178,54 @@ def test_a_set_is_no_path(downloaded, home, command):
             assert code == 2 and "sets.2.name" in output.replace("\n", ""), output
         assert content(home) == before
     if command == "prep":
-        assert call(STAGES[command], downloaded)[0] == 0  # makes it anew
+        assert call(STAGES[command], downloaded)[0] == 0  # prepares anew
         assert content(home) == before
 
 
-def test_every_name_of_a_record_is_checked(downloaded, tmp_path):
-    run = Run(downloaded)
-    system = run.system("plain")
-    files = {
-        run.prep / "manifest.json": (Manifest, ["dataset", "src", "files", "sets.0.name"]),
-        system.path / "best.json": (BestCheckpoint, ["checkpoint"]),
-        system.checkpoints / "step-00000001/manifest.json": (CheckpointManifest, ["files"]),
-        system.translation("test") / "meta.json": (
-            TranslationMeta,
-            ["set", "system", "files", "checkpoints.0.system", "checkpoints.0.name"],
-        ),
-        downloaded / "analyze/cost/finding.json": (StoredFinding, ["name", "attachments"]),
-    }
-    for path, (record, fields) in files.items():
-        load(record, path)
-        for field in fields:
-            values = damaged = read_json(path)
-            *way, last = (int(part) if part.isdigit() else part for part in field.split("."))
-            for part in way:
-                damaged = damaged[part]
-            if isinstance(damaged[last], dict):
-                damaged[last] = {"../../diary.txt": next(iter(damaged[last].values()), "0")}
-            else:
-                damaged[last] = ["../x"] if isinstance(damaged[last], list) else "../x"
-            other = tmp_path / "damaged.json"
-            write_json(other, values)
-            refused(DataError, "cannot be a name", load, record, other)
+NAMES = [
+    ("prep/manifest.json", Manifest, ("dataset",), "../x"),
+    ("prep/manifest.json", Manifest, ("src",), "../x"),
+    ("prep/manifest.json", Manifest, ("files",), {"../../diary.txt": 64 * "0"}),
+    ("prep/manifest.json", Manifest, ("sets", 0, "name"), "../x"),
+    ("systems/plain/best.json", BestCheckpoint, ("checkpoint",), "../x"),
+    (
+        "systems/plain/checkpoints/step-00000001/manifest.json",
+        CheckpointManifest,
+        ("files",),
+        {"../../diary.txt": {"bytes": 1, "sha256": 64 * "0"}},
+    ),
+    (META, TranslationMeta, ("set",), "../x"),
+    (META, TranslationMeta, ("system",), "../x"),
+    (META, TranslationMeta, ("files",), {"../../diary.txt": 64 * "0"}),
+    (META, TranslationMeta, ("checkpoints", 0, "system"), "../x"),
+    (META, TranslationMeta, ("checkpoints", 0, "name"), "../x"),
+    ("analyze/cost/finding.json", StoredFinding, ("name",), "../x"),
+    ("analyze/cost/finding.json", StoredFinding, ("attachments",), ["../x"]),
+]
 
 
-def test_names_of_the_command_line_are_checked_alike(downloaded):
+@pytest.mark.parametrize(("file", "record", "field", "name"), NAMES)
+def test_path_in_place_of_a_name_in_a_record_is_refused(ready, tmp_path, file, record, field, name):
+    load(record, ready / file)
+    write_json(tmp_path / "damaged.json", with_change(read_json(ready / file), field, name))
+    refused(DataError, "cannot be a name", load, record, tmp_path / "damaged.json")
+
+
+def test_paths_in_place_of_names_are_refused(downloaded):
     for name in ("../x", "a/b", "..", ".x", "", "a\x1b[0m", "/x"):
         refused(ConfigError, "cannot name a system", Run(downloaded).system, name)
         refused(ValueError, "cannot be a name", check_name, name)
-        with pytest.raises(ValueError, match="cannot be a name"):
-            check_path({"a/b": "a//b", ".x": "a/./b"}.get(name, name))
+        path = {"a/b": "a//b", ".x": "a/./b"}.get(name, name)
+        refused(ValueError, "cannot be a name", check_path, path)
     assert check_name("Online-A (2024)") and check_path("train/00000.bin")
 
 
-def test_the_best_checkpoint_is_one_of_the_system(downloaded, home):
-    (downloaded / "systems/plain/best.json").unlink()
-    write_best(downloaded / "systems/plain", "step-00000001")
-    values = read_json(downloaded / "systems/plain/best.json")
-    values["checkpoint"] = "../../../../../home"
-    write_json(downloaded / "systems/plain/best.json", values)
+def test_path_to_another_folder_as_best_checkpoint_is_refused(downloaded, home):
+    edit(downloaded / "systems/plain/best.json", "step-00000001", "../../../../../home")
     refused(DataError, "cannot be a name", checkpoints.choose, Run(downloaded).system("plain"))
 
 
-def test_a_pipe_in_the_place_of_a_file_is_refused(downloaded):
+def test_pipe_in_place_of_lock_or_history_is_refused(downloaded):
     for name in (".lock", "history.jsonl"):
         (downloaded / name).unlink()
         os.mkfifo(downloaded / name)
@@ -247,8 +243,8 @@ READ = {
 
 @pytest.mark.parametrize("kind", ["pipe", "device"])
 @pytest.mark.parametrize(("name", "words"), READ.items())
-def test_no_pipe_or_device_in_a_run_is_read(downloaded, name, words, kind):
-    """A pipe would wait for a writer; a device may never end, as /dev/zero, here an empty one."""
+def test_pipes_and_devices_in_a_run_are_refused(downloaded, name, words, kind):
+    """A pipe would wait for a writer, and a device may be endless (here an empty one)."""
     path = downloaded / name
     path.unlink()
     os.mkfifo(path) if kind == "pipe" else path.symlink_to(os.devnull)
@@ -258,7 +254,7 @@ def test_no_pipe_or_device_in_a_run_is_read(downloaded, name, words, kind):
 
 
 @pytest.mark.parametrize("kind", ["pipe", "device"])
-def test_readers_of_records_and_hashes_refuse_what_is_no_file(tmp_path, kind):
+def test_records_and_hashes_are_not_read_from_pipes_and_devices(tmp_path, kind):
     path = tmp_path / "x.json"
     os.mkfifo(path) if kind == "pipe" else path.symlink_to(os.devnull)
     with given_up_after(10):
@@ -274,7 +270,7 @@ OPENED = {
 
 
 @pytest.mark.parametrize("name", OPENED)
-def test_no_pipe_in_the_place_of_another_file_is_opened(downloaded, name):
+def test_pipes_in_place_of_other_files_stop_no_command(downloaded, name):
     call("report", downloaded)
     (downloaded / name).unlink()
     os.mkfifo(downloaded / name)
@@ -288,7 +284,7 @@ def test_no_pipe_in_the_place_of_another_file_is_opened(downloaded, name):
 
 @contextlib.contextmanager
 def given_up_after(seconds):
-    """Fail instead of waiting without end for the writer of a pipe."""
+    """Fail instead of waiting for ever for the writer of a pipe."""
 
     def fail(*_):
         raise TimeoutError("a pipe is waited for")
@@ -302,13 +298,13 @@ def given_up_after(seconds):
         signal.signal(signal.SIGALRM, before)
 
 
-def test_a_run_may_be_a_link_as_a_whole(downloaded, tmp_path):
+def test_run_folder_may_be_a_link(downloaded, tmp_path):
     (tmp_path / "link").symlink_to(downloaded)
     assert call("score --force --resamples 10 --trials 10", tmp_path / "link")[0] == 0
 
 
-def test_the_work_of_a_stopped_prep_has_no_links(downloaded, home):
-    """Tasks write into a work folder by paths of their own."""
+def test_links_in_the_work_folder_of_prep_are_refused(downloaded, home):
+    """Workers write into the work folder without checks of links."""
     shutil.rmtree(downloaded / "prep")
     (downloaded / "prep-work/out/train").mkdir(parents=True)
     (downloaded / "prep-work/work.json").write_text('{"format": 1, "key": "x"}', "utf-8")
