@@ -56,7 +56,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_collection_finish() -> None:
     """Exclude the loaded modules from garbage collection, and collect less often.
 
-    The modules of all tests are a million objects; to visit all of them takes as long as some tests.
+    The modules of all tests are a million objects; a visit of all takes as long as some tests.
     """
     gc.collect()
     gc.freeze()
@@ -175,7 +175,7 @@ def audit(shared):
 
 @pytest.fixture
 def pipe() -> Iterator[Callable[[str], Path]]:
-    """A function that puts a short text into a pipe and returns its path, like `<(…)` of a shell."""
+    """A function that puts a short text into a pipe and returns its path, like a shell's `<(…)`."""
     with contextlib.ExitStack() as open_ends:
 
         def fill(text: str) -> Path:

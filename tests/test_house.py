@@ -1,4 +1,4 @@
-"""Rules of the code: layers of imports, no torch where none is needed, no variant named elsewhere."""
+"""Rules of the code: layers of imports, no needless torch, variants named only in their files."""
 
 import ast
 import re

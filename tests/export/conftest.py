@@ -1,6 +1,4 @@
-"""A prepared run with Transformers in several settings and other systems, all of weights just
-drawn.
-"""
+"""A prepared run with Transformers of several settings and other systems, with random weights."""
 
 import functools
 
@@ -29,14 +27,15 @@ SETTINGS = {
 }
 
 EOS = 2.0
-"""Makes </s> likely enough for most translations to end before the limit, behind which the
-engines rank what has not ended differently.
+"""Bias of </s>: most translations then end before the limit.
+
+Engines rank unfinished translations differently.
 """
 
 
 @pytest.fixture(scope="package", autouse=True)
 def sets_of_the_usual_size():
-    """In smaller ones too few lines are short enough to be compared."""
+    """In smaller sets too few lines are short enough to be compared."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(demo, "generate", functools.partial(demo.generate, dev=500, test=500))
         yield

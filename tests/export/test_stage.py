@@ -1,14 +1,14 @@
-"""The stage: what is written, what is up to date, what is refused, and the real engine where it
-is installed.
-"""
+"""The stage export: its files, its refusals, interrupted exports, and the real CTranslate2."""
 
 import json
 import os
 import shutil
 import sys
+from functools import partial
 from itertools import count
 from pathlib import Path
 from types import ModuleType
+from unittest.mock import Mock
 
 import pytest
 from typer.testing import CliRunner
@@ -34,7 +34,7 @@ LINES = ["The cats sleep, and the dog runs.", "It runs."]
 
 @pytest.fixture
 def copy(run, tmp_path):
-    """A run that a test may write into."""
+    """A copy of the run that a test may change."""
     return Run(Path(shutil.copytree(run.path, tmp_path / "run")))
 
 
@@ -43,7 +43,7 @@ class Killed(BaseException):
 
 
 def killed_at(number, original):
-    """A function that ends its n-th call, and every later one, before it does anything."""
+    """Return a function that raises Killed instead of its n-th call and every later call."""
     calls = count(1)
 
     def killed(*arguments, **options):
@@ -56,9 +56,7 @@ def killed_at(number, original):
 
 @pytest.fixture
 def without_package(monkeypatch):
-    """The stage with everything of CTranslate2 left out: its files are one that says what was to
-    be in them.
-    """
+    """Replace CTranslate2: an export is one file with its quantization and positions."""
     saved = []
 
     def save(self, model, vocabularies, about, target):
@@ -71,33 +69,40 @@ def without_package(monkeypatch):
     return saved
 
 
-def test_what_is_written(copy, without_package, capsys):
+def test_export_writes_model_record_and_readme(copy, without_package):
     out = stage.export(copy, "post", "ctranslate2")
     assert out == copy.system("post").path / "export" / "ctranslate2"
-    said = read_json(out / folder.ABOUT)
-    assert said["checkpoints"][0]["name"] == "step-00000001"
-    assert (said["src"], said["tgt"]) == ("en", "de")
-    assert said["positions"] == 1024 and without_package == [("float32", 1024)]
+    about = read_json(out / folder.ABOUT)
+    assert about["checkpoints"][0]["name"] == "step-00000001"
+    assert (about["src"], about["tgt"]) == ("en", "de")
+    assert about["positions"] == 1024 and without_package == [("float32", 1024)]
     present = {str(path.relative_to(out)) for path in out.rglob("*") if path.is_file()}
-    assert (
-        set(said["files"]) | {folder.ABOUT}
-        == present
-        >= {"model.bin", "README.md", "text/codes.bpe", "text/truecase.en"}
-    )
-    page = (out / folder.README).read_text("utf-8")
-    words = "Moses' tokenizer", "truecase.en", "beam_size=3", "α = 0.6"
-    assert all(word in page for word in words)
-    assert all(step in page for steps in said["text"].values() for step in steps)
+    assert {*about["files"], folder.ABOUT} == present
+    assert present >= {"model.bin", "README.md", "text/codes.bpe", "text/truecase.en"}
     assert {path.name for path in out.parent.iterdir()} == {"ctranslate2", ".lock"}
-    for side in ("src", "tgt"):  # its text files alone do what the run's do
-        there, here = TextSide.load(out / folder.TEXT, side), TextSide.load(copy.prep, side)
-        assert [there.encode(line) for line in LINES] == [here.encode(line) for line in LINES]
-        assert there.decode(there.encode(LINES[0])) == LINES[0]
+    page = (out / folder.README).read_text("utf-8")
+    steps = [step for steps in about["text"].values() for step in steps]
+    words = ["Moses' tokenizer", "truecase.en", "beam_size=3", "α = 0.6", *steps]
+    assert all(word in page for word in words)
+
+
+def test_export_is_recorded_in_the_history(copy, without_package):
+    stage.export(copy, "post", "ctranslate2")
     record = json.loads((copy.path / "history.jsonl").read_text().splitlines()[-1])
     assert (record["stage"], record["systems"], record["exit"]) == ("export", ["post"], 0)
 
 
-def test_what_is_up_to_date_and_what_is_written_again(copy, without_package, tmp_path, stderr):
+@pytest.mark.parametrize("side", ["src", "tgt"])
+def test_exported_text_files_encode_and_decode_like_those_of_prep(copy, without_package, side):
+    out = stage.export(copy, "post", "ctranslate2")
+    exported, original = TextSide.load(out / folder.TEXT, side), TextSide.load(copy.prep, side)
+    assert [exported.encode(line) for line in LINES] == [original.encode(line) for line in LINES]
+    assert exported.decode(exported.encode(LINES[0])) == LINES[0]
+
+
+def test_export_is_written_again_only_if_something_has_changed(
+    copy, without_package, tmp_path, stderr
+):
     out = tmp_path / "deep" / "out"
 
     def written(**options):
@@ -119,14 +124,14 @@ def test_what_is_up_to_date_and_what_is_written_again(copy, without_package, tmp
     assert written(quantization="int8") and without_package[-1] == ("int8", 3001)
 
 
-def test_a_folder_of_something_else_is_left_alone(copy, without_package, tmp_path):
+def test_folder_that_is_no_export_is_refused_and_kept(copy, without_package, tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("years")
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / folder.ABOUT).write_text("[]")
     for out in (tmp_path / "mine", tmp_path / "mine" / "thesis.txt", tmp_path / "other"):
-        with pytest.raises(ConfigError, match="not a folder that nmtkit export wrote"):
-            stage.export(copy, "post", "ctranslate2", out=out, force=True)
+        message, options = "not a folder that nmtkit export wrote", {"out": out, "force": True}
+        refused(ConfigError, message, stage.export, copy, "post", "ctranslate2", **options)
     assert (tmp_path / "mine" / "thesis.txt").read_text() == "years"
     assert not without_package
     (tmp_path / "empty").mkdir()
@@ -134,77 +139,90 @@ def test_a_folder_of_something_else_is_left_alone(copy, without_package, tmp_pat
     assert (tmp_path / "empty" / folder.README).is_file()
 
 
-def test_the_current_folder_is_not_replaced(copy, without_package, tmp_path, monkeypatch):
+def test_current_folder_is_not_replaced(copy, without_package, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     options = {"out": Path(".")}
     refused(ConfigError, "the current folder", stage.export, copy, "post", "ctranslate2", **options)
 
 
-def test_a_record_names_files_not_patterns(copy, without_package, tmp_path):
+def test_pattern_in_the_record_of_an_export_is_refused(copy, without_package, tmp_path):
     out = stage.export(copy, "post", "ctranslate2", out=tmp_path / "out")
     record = read_json(out / folder.ABOUT)
     record["files"]["*"] = "0"
     write_json(out / folder.ABOUT, record)
     (out / "notes.md").write_text("mine")
-    with pytest.raises(ConfigError, match=r"'\*' cannot be a name"):
-        stage.export(copy, "post", "ctranslate2", out=out, force=True)
+    message, options = r"'\*' cannot be a name", {"out": out, "force": True}
+    refused(ConfigError, message, stage.export, copy, "post", "ctranslate2", **options)
     assert (out / "notes.md").read_text() == "mine"
 
 
-def test_nothing_half_written(copy, without_package, tmp_path, monkeypatch):
+def content(out):
+    return {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+
+
+def test_full_disk_keeps_the_old_export_and_leaves_no_files(
+    copy, without_package, tmp_path, monkeypatch
+):
     out = stage.export(copy, "post", "ctranslate2", out=tmp_path / "out")
-    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    before = content(out)
 
     def full(*arguments):
         (arguments[-1] / "model.bin").write_text("half")
         raise OSError(28, "No space left on device")
 
-    def refused(source, target, replace=os.replace):
-        if str(source).endswith(f".nmtkit-tmp-out-{os.getpid()}"):
-            raise OSError(5, "Input/output error")
-        replace(source, target)
-
-    with (
-        monkeypatch.context() as patched
-    ):  # the new folder does not get its name: the old one has it again
-        patched.setattr(os, "replace", refused)
-        with pytest.raises(EnvironmentProblem, match="Input/output error"):
-            stage.export(copy, "post", "ctranslate2", out=out, force=True)
-    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
     monkeypatch.setattr(CTranslate2, "save", full)
     for place in (out, tmp_path / "new"):
         with pytest.raises(EnvironmentProblem, match="No space left on device"):
             stage.export(copy, "post", "ctranslate2", out=place, force=True)
-    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
+    assert content(out) == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "run"]
+
+
+def test_failed_rename_of_the_new_export_restores_the_old_one(
+    copy, without_package, tmp_path, monkeypatch
+):
+    out, replace = stage.export(copy, "post", "ctranslate2", out=tmp_path / "out"), os.replace
+    before = content(out)
+
+    def fail(source, target):
+        if str(source).endswith(f".nmtkit-tmp-out-{os.getpid()}"):
+            raise OSError(5, "Input/output error")
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", fail)
+    with pytest.raises(EnvironmentProblem, match="Input/output error"):
+        stage.export(copy, "post", "ctranslate2", out=out, force=True)
+    assert content(out) == before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "run"]
 
 
 @pytest.mark.parametrize("place", [None, "out"])
 @pytest.mark.parametrize("name", ["replace", "unlink"])
-def test_notes_outlive_a_kill_at_any_change(
+def test_notes_survive_a_kill_at_any_change_of_files(
     copy, without_package, tmp_path, monkeypatch, place, name
 ):
-    """Of the folders that an export replaces; then the same command goes on."""
-    options = {"force": True, "out": place and tmp_path / place}
-    out = stage.export(copy, "post", "ctranslate2", **options)
+    """Afterwards the same command completes the export."""
+    export = partial(stage.export, copy, "post", "ctranslate2", force=True)
+    export = partial(export, out=place and tmp_path / place)
+    out = export()
     (out / "notes.md").write_text("mine")
     whole = {path.relative_to(out) for path in out.rglob("*")}
-    calls = 1
-    while calls:
+    for call in count(1):
+        killed = False
         with monkeypatch.context() as patch:
-            patch.setattr(os, name, killed_at(calls, getattr(os, name)))
+            patch.setattr(os, name, killed_at(call, getattr(os, name)))
             try:
-                stage.export(copy, "post", "ctranslate2", **options)
-                calls = -1
+                export()
             except Killed:
-                pass
-        stage.export(copy, "post", "ctranslate2", **options)
-        assert (out / "notes.md").read_text() == "mine", calls
+                killed = True
+        export()
+        assert (out / "notes.md").read_text() == "mine", call
         assert {path.relative_to(out) for path in out.rglob("*")} == whole
-        left = [path.name for path in out.parent.glob(".*")]
-        assert left == [".lock"] * (place is None), calls
-        calls += 1
-    assert calls == 0
+        hidden = [path.name for path in out.parent.glob(".*")]
+        assert hidden == [".lock"] * (place is None), call
+        if not killed:
+            break
+    assert call > 1
 
 
 @pytest.mark.parametrize(
@@ -217,23 +235,25 @@ def test_notes_outlive_a_kill_at_any_change(
         ("blind", "its encoder has no layers"),
     ],
 )
-def test_what_it_cannot_run_is_refused_before_anything_is_loaded(run, monkeypatch, system, reason):
+def test_system_that_ctranslate2_cannot_run_is_refused_before_it_is_loaded(
+    run, monkeypatch, system, reason
+):
     monkeypatch.setattr("nmtkit.models.loading.load_system", None)
-    monkeypatch.setattr(stage, "imported", lambda *of: pytest.fail("looked for"))
-    caught = refused(ConfigError, None, stage.export, run, system, "ctranslate2")
-    assert f"CTranslate2 cannot run '{system}': {reason}" in caught.message
-    assert "nmtkit translate" in caught.hint
+    monkeypatch.setattr(stage, "imported", lambda *_: pytest.fail("the package was imported"))
+    error = refused(ConfigError, None, stage.export, run, system, "ctranslate2")
+    assert f"CTranslate2 cannot run '{system}': {reason}" in error.message
+    assert "nmtkit translate" in error.hint
     assert not (run.system(system).path / "export").exists()
 
 
 def command(run, arguments):
-    """`nmtkit export` of a run, to CTranslate2 unless the arguments name an engine."""
+    """Run `nmtkit export`, to CTranslate2 unless the arguments name an engine."""
     engine = "" if "--to" in arguments else "--to ctranslate2"
     return CliRunner().invoke(app, f"export {engine} --system {arguments} --run {run.path}".split())
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         ("post --to ctranslate", "did you mean 'ctranslate2'"),
         ("post --to onnx", "--to huggingface, from whose folder Optimum"),
@@ -245,66 +265,80 @@ def command(run, arguments):
         ("post --lines 5", "--lines has no effect"),
     ],
 )
-def test_wrong_words(run, arguments, said):
+def test_wrong_arguments_are_refused(run, arguments, message):
     result = command(run, arguments)
     assert (result.exit_code, result.stdout) == (2, "")
-    assert said in result.stderr and "Traceback" not in result.stderr
+    assert message in result.stderr and "Traceback" not in result.stderr
 
 
-def test_without_the_package(run, monkeypatch):
-    monkeypatch.setitem(sys.modules, "ctranslate2", None)
-    result = command(run, "post")
-    assert result.exit_code == 3
+@pytest.mark.parametrize(
+    ("package", "arguments", "place", "extra"),
+    [
+        ("ctranslate2", "post", "--to ctranslate2", "export"),
+        ("transformers", "post --to huggingface --check", "--check", "huggingface"),
+    ],
+)
+def test_missing_package_is_named(copy, monkeypatch, package, arguments, place, extra):
+    monkeypatch.setitem(sys.modules, package, None)
+    result = command(copy, arguments)
     message, *rest = result.stderr.splitlines()[-3:]
-    assert message.startswith("nmtkit: ctranslate2 is not installed: ")
-    assert rest == [
-        "  in: --to ctranslate2",
-        "  try: in nmtkit's checkout: pip install -e '.[export]'",
-    ]
+    assert result.exit_code == 3 and message.startswith(f"nmtkit: {package} is not installed: ")
+    hint = f"  try: in nmtkit's checkout: pip install -e '.[{extra}]'"
+    assert rest == [f"  in: {place}", hint]
 
 
-def test_only_check_needs_the_package_transformers(copy, monkeypatch):
+def test_export_to_huggingface_without_check_does_not_need_transformers(copy, monkeypatch):
     monkeypatch.setitem(sys.modules, "transformers", None)
-    result = command(copy, "post --to huggingface --check")
-    assert result.exit_code == 3
-    message, *rest = result.stderr.splitlines()[-3:]
-    assert message.startswith("nmtkit: transformers is not installed: ")
-    assert rest == [
-        "  in: --check",
-        "  try: in nmtkit's checkout: pip install -e '.[huggingface]'",
-    ]
     assert command(copy, "post --to huggingface").exit_code == 0
 
 
-def test_a_folder_of_another_engine_is_replaced_by_force_alone(copy, without_package, tmp_path):
-    for to, file in (("ctranslate2", "model.bin"), ("huggingface", "model.safetensors")):
-        if to == "huggingface":
-            with pytest.raises(ConfigError, match="has the export of 'post' to ctranslate2"):
-                stage.export(copy, "post", to, out=tmp_path / "out")
-        out = stage.export(copy, "post", to, out=tmp_path / "out", force=True)
-        assert folder.read_about(out).to == to and (out / file).is_file()
+def test_export_to_another_engine_is_replaced_only_by_force(copy, without_package, tmp_path):
+    out = stage.export(copy, "post", "ctranslate2", out=tmp_path / "out")
+    with pytest.raises(ConfigError, match="has the export of 'post' to ctranslate2"):
+        stage.export(copy, "post", "huggingface", out=out)
+    assert folder.read_about(out).to == "ctranslate2" and (out / "model.bin").is_file()
+    stage.export(copy, "post", "huggingface", out=out, force=True)
+    assert folder.read_about(out).to == "huggingface" and (out / "model.safetensors").is_file()
     assert not (out / "model.bin").exists()
 
 
-def test_too_few_equal_translations_end_with_1(copy, without_package, monkeypatch):
+@pytest.fixture
+def compared(without_package, monkeypatch):
+    """Replace a comparison in which 3 of 3 greedy and 2 of 3 beam translations are equal.
+
+    Returns: a Mock; its third argument are the lines that are compared.
+    """
     greedy = Searched(1, ["a", "b", "c"], ["a", "b", "c"], [True] * 3, (1.0, 0.1))
     beam = Searched(3, ["A", "B", "C"], ["A", "X", "C"], [True, False, True], (2.0, 0.5))
-    found, asked = [greedy, beam], []
-    monkeypatch.setattr(check, "compare", lambda *a: (asked.append(a[2]), found)[1])
+    monkeypatch.setattr(check, "compare", compare := Mock(return_value=[greedy, beam]))
+    return compare
+
+
+def test_too_few_equal_translations_end_with_exit_code_1(copy, compared):
     result = command(copy, "post --check --lines 3")
+    lines = compared.call_args.args[2]
+    assert lines == check.comparable_lines(copy, 3, 20, TextSide.load(copy.prep, "src"))[1]
     assert result.exit_code == 1
     assert "only 2 of 3 translations are equal, less than 95% (beam 3)" in result.stderr
-    assert f"2 (beam 3): {asked[0][1]}\n  nmtkit  B\n  engine  X" in result.stdout
+    assert "please report this bug in nmtkit" in result.stderr
+    assert f"2 (beam 3): {lines[1]}\n  nmtkit  B\n  engine  X" in result.stdout
     rows = [" ".join(line.split()) for line in result.stdout.splitlines()]
     assert "1 3 of 3 (100.0%) 3.0/s 30.0/s" in rows and "3 2 of 3 (66.7%) 1.5/s 6.0/s" in rows
-    for lower in ("--at-least 60", "--quantization int8"):
-        assert command(copy, f"post --check --lines 3 {lower}").exit_code == 0
-    monkeypatch.setattr(CTranslate2, "same_search", False)  # only greedy search counts then
+
+
+@pytest.mark.parametrize("option", ["--at-least 60", "--quantization int8"])
+def test_lower_threshold_and_quantization_accept_fewer_equal_translations(copy, compared, option):
+    assert command(copy, f"post --check --lines 3 {option}").exit_code == 0
+
+
+def test_only_greedy_search_counts_for_an_engine_with_another_beam_search(
+    copy, compared, monkeypatch
+):
+    monkeypatch.setattr(CTranslate2, "same_search", False)
     assert command(copy, "post --check --lines 3").exit_code == 0
-    assert asked == [check.comparable_lines(copy, 3, 20, TextSide.load(copy.prep, "src"))[1]] * 4
 
 
-def test_the_search_compared_is_a_plain_one(copy):
+def test_check_compares_plain_beam_search(copy):
     other_ways = {"sample": True, "top_k": 2, "mbr": 3}, {"beam": 4, "diverse_groups": 2}
     for search in other_ways:
         (group,) = choose(copy, ["post"], False, search, single=True)
@@ -312,7 +346,7 @@ def test_the_search_compared_is_a_plain_one(copy):
         assert (settings.sample, settings.mbr, settings.diverse_groups) == (False, 0, 1)
 
 
-def test_the_lines_compared_are_neither_blank_nor_in_pieces(copy):
+def test_check_compares_lines_that_are_neither_blank_nor_too_long(copy):
     (copy.prep / "text" / "test.src").write_text(
         f"\n{LINES[0]}\n{LINES[0] * 9}\n  \n{LINES[1]}\n{LINES[0]}\n", "utf-8"
     )
@@ -325,7 +359,7 @@ def test_the_lines_compared_are_neither_blank_nor_in_pieces(copy):
 
 
 def readme_code(out):
-    """The code in a folder's README."""
+    """Return the code in the README of an exported folder."""
     page = (out / folder.README).read_text("utf-8")
     return "\n".join(line[4:] for line in page.splitlines() if line.startswith("    "))
 
@@ -334,36 +368,36 @@ def readme_code(out):
 
 
 @pytest.mark.parametrize("name", SETTINGS)
-def test_the_real_engine_translates_alike(copy, name, stdout, monkeypatch):
-    """Small models of weights just drawn: equal to the last subword."""
+def test_ctranslate2_translates_like_nmtkit(copy, name, stdout, monkeypatch):
+    """All subwords are equal, with greedy search and with beam 3; the README's code runs."""
     import ctranslate2
 
     result = command(copy, f"{name} --check --lines 20")
     assert result.exit_code == 0, result.stderr
-    assert result.stdout.count("20 of 20 (100.0%)") == 2  # greedy, and beam 3
+    assert result.stdout.count("20 of 20 (100.0%)") == 2
     out = copy.system(name).path / "export" / "ctranslate2"
+    assert ctranslate2.contains_model(str(out))
     source, target = load_vocabularies(copy.prep)
-    names = ["source_vocabulary.json", "target_vocabulary.json"]
-    if source is target:
-        names = ["shared_vocabulary.json"] * 2
-    assert [read_json(out / file) for file in names] == [list(source), list(target)]
+    assert source is target
+    assert read_json(out / "shared_vocabulary.json") == list(source)
     monkeypatch.chdir(out)
-    asked, translate = [], ctranslate2.Translator.translate_batch
-    watched = lambda *a, **options: asked.append(options) or translate(*a, **options)  # noqa: E731
+    options, translate = {}, ctranslate2.Translator.translate_batch
+
+    def watched(*arguments, **given):
+        options.update(given)
+        return translate(*arguments, **given)
+
     monkeypatch.setattr(ctranslate2.Translator, "translate_batch", watched)
     exec(readme_code(out).replace('["…"]', repr(LINES)), {})
     assert stdout().startswith("['")
     side, search = TextSide.load(copy.prep, "src"), copy.system(name).searching()
     limit = max(length_limit(len(side.encode(line)) + 1, search) for line in LINES)
-    assert (asked[0]["beam_size"], asked[0]["max_decoding_length"]) == (3, limit)
-    assert asked[0]["length_penalty"] == search.length_penalty
-    assert asked[0]["max_input_length"] == asked[0]["min_decoding_length"] == 0
-    assert ctranslate2.contains_model(str(out))
+    assert (options["beam_size"], options["max_decoding_length"]) == (3, limit)
+    assert options["length_penalty"] == search.length_penalty
+    assert options["max_input_length"] == options["min_decoding_length"] == 0
 
 
-def test_text_that_spells_a_special_symbol_is_unknown_to_the_real_engine(
-    tmp_path, stdout, monkeypatch
-):
+def test_text_that_spells_a_special_symbol_is_unknown_to_ctranslate2(tmp_path, stdout, monkeypatch):
     words = {"subwords": "none", "src_tokenizer": "none", "tgt_tokenizer": "none"}
     run = prepare(tmp_path / "run", **words)
     search = {"length_penalty": 0, "max_length_b": 30}
@@ -377,7 +411,7 @@ def test_text_that_spells_a_special_symbol_is_unknown_to_the_real_engine(
     assert stdout() == f"{nmtkit.load(run.path, device='cpu').translate([line])}\n"
 
 
-def test_the_real_engines_quantizations(copy):
+def test_quantizations_are_those_of_ctranslate2(copy):
     from ctranslate2.specs.model_spec import ACCEPTED_MODEL_TYPES
 
     assert set(CTranslate2.quantizations) == set(ACCEPTED_MODEL_TYPES)

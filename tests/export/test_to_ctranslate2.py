@@ -1,6 +1,4 @@
-"""The weights under CTranslate2's names: the slow Transformer, which reads these alone, is the
-model.
-"""
+"""Weights for CTranslate2: a slow Transformer that reads only these equals nmtkit's model."""
 
 import sys
 from types import SimpleNamespace
@@ -39,11 +37,11 @@ INSIDE = {
     "ffn/linear_1": "feed_forward.outer",
     "ffn/layer_norm": "feed_forward_residual.norm",
 }
-"""What CTranslate2's modules are, outside and inside a layer, in the words of `slow_logits`."""
+"""Modules of CTranslate2, outside and inside a layer, by their names in `slow_logits`."""
 
 
 def as_slow(name):
-    """Return the name of a variable in `slow_logits`."""
+    """Return the name that `slow_logits` uses for a variable of CTranslate2."""
     path, _, attribute = name.rpartition("/")
     side, layer, module = [*path.split("/", 2), ""][:3]
     place = OUTSIDE.get(path) or f"{side}.{layer.removeprefix('layer_')}.{INSIDE[module]}"
@@ -51,7 +49,7 @@ def as_slow(name):
 
 
 @pytest.mark.parametrize("name", SETTINGS)
-def test_a_transformer_computed_from_the_variables_is_the_models(run, name):
+def test_slow_transformer_with_exported_variables_gives_the_models_logits(run, name):
     model = loading.load_system(run, run.system(name)).double()
     variables = to_ctranslate2.variables(model, positions=9)
     batch = pair_batch(SRC, TGT)
@@ -71,8 +69,8 @@ def test_a_transformer_computed_from_the_variables_is_the_models(run, name):
         assert_allclose(found, wanted[row, : len(tgt)], rtol=0, atol=1e-10)
 
 
-def test_each_layer_of_those_that_share_is_written(run):
-    stage.refuse(run, "transformer-cycle", stage.ENGINES["ctranslate2"])  # does nothing
+def test_layers_that_share_parameters_are_each_written(run):
+    stage.refuse(run, "transformer-cycle", stage.ENGINES["ctranslate2"])  # does not refuse
     variables = to_ctranslate2.variables(
         loading.load_system(run, run.system("transformer-cycle")), 9
     )
@@ -82,7 +80,7 @@ def test_each_layer_of_those_that_share_is_written(run):
 
 
 class Spec(SimpleNamespace):
-    """In the place of CTranslate2's: takes what is set."""
+    """A stand-in for the specification of CTranslate2 that records variables."""
 
     @classmethod
     def from_config(cls, layers, heads, pre_norm):
@@ -101,7 +99,7 @@ class Owner:
 @pytest.mark.parametrize(
     ("name", "layers", "heads"), [("post", (1, 2), 2), ("pre", (1, 2), 2), ("apart", (2, 1), 4)]
 )
-def test_the_specification_gets_every_variable(run, monkeypatch, name, layers, heads):
+def test_specification_gets_every_variable_and_setting(run, monkeypatch, name, layers, heads):
     specs = SimpleNamespace(
         model_spec=SimpleNamespace(index_spec=Owner),
         transformer_spec=SimpleNamespace(TransformerSpec=Spec),
@@ -112,9 +110,8 @@ def test_the_specification_gets_every_variable(run, monkeypatch, name, layers, h
     variables = to_ctranslate2.variables(model, positions=9)
     spec = to_ctranslate2.specification(variables, model.settings)
     assert (spec.layers, spec.heads, spec.pre_norm) == (layers, heads, name == "pre")
-    assert spec.set.keys() == variables.keys() and all(
-        spec.set[key] is value for key, value in variables.items()
-    )
+    assert spec.set.keys() == variables.keys()
+    assert all(spec.set[key] is value for key, value in variables.items())
     assert spec.encoder.scale_embeddings is spec.decoder.scale_embeddings is True
     assert vars(spec.config) == {
         "bos_token": "<s>",

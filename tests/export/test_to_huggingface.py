@@ -1,6 +1,4 @@
-"""The folder for Hugging Face: its own models compute nmtkit's logits, its tokenizer gives
-nmtkit's ids, and greedy search finds the same subwords.
-"""
+"""Export for Hugging Face: equal logits, equal token ids, equal greedy translations."""
 
 import pytest
 import torch
@@ -31,7 +29,7 @@ APART = {
 def separate(tmp_path_factory):
     run = prepare(tmp_path_factory.mktemp("separate") / "run", joint_vocab=False)
     with (run.prep / "vocab.src.txt").open("a", encoding="utf-8") as file:
-        file.writelines(f"never-{number}\n" for number in range(50))  # larger than the target's
+        file.writelines(f"never-{number}\n" for number in range(50))  # more than on the target side
     manifest = read_json(run.prep / "manifest.json")
     manifest["vocabulary"]["src"] += 50
     write_json(run.prep / "manifest.json", manifest)
@@ -46,59 +44,72 @@ def system(request, run, separate):
     return separate if request.param in APART else run, request.param
 
 
-def test_its_model_computes_the_same_logits(system, tmp_path):
-    """In float64, with positions in float64 too: the model fills its table in float32."""
+def load_exported(out, model):
+    """Return the Transformers model of a folder in float64, with nmtkit's positions.
+
+    It fills its table of positions in float32.
+    """
     from transformers import AutoModelForSeq2SeqLM
 
+    exported, info = AutoModelForSeq2SeqLM.from_pretrained(out, output_loading_info=True)
+    assert not any(info.values())  # no weight is missing or unknown
+    positions = sinusoids(1024, model.width)[:, to_huggingface.sines_first(model.width)]
+    exported = exported.double().eval()
+    for stack in (exported.model.encoder, exported.model.decoder):
+        torch.testing.assert_close(stack.embed_positions.weight, positions, rtol=0, atol=1e-6)
+        stack.embed_positions.weight.data.copy_(positions)
+    return exported
+
+
+def test_exported_model_computes_the_same_logits(system, tmp_path):
     run, name = system
     out = stage.export(run, name, "huggingface", out=tmp_path / "out")
     model = loading.load_system(run, run.system(name)).double()
-    theirs, loading_info = AutoModelForSeq2SeqLM.from_pretrained(out, output_loading_info=True)
-    assert not any(loading_info.values())  # no weight is missing or unknown
-    pre = model.settings.norm == "pre"
-    assert type(theirs).__name__ == ("PegasusForConditionalGeneration" if pre else "MarianMTModel")
-    positions = sinusoids(1024, model.width)[:, to_huggingface.sines_first(model.width)]
-    theirs = theirs.double().eval()
-    for stack in (theirs.model.encoder, theirs.model.decoder):
-        torch.testing.assert_close(stack.embed_positions.weight, positions, rtol=0, atol=1e-6)
-        stack.embed_positions.weight.data.copy_(positions)
+    exported, pre = load_exported(out, model), model.settings.norm == "pre"
+    cls = "PegasusForConditionalGeneration" if pre else "MarianMTModel"
+    assert type(exported).__name__ == cls
     batch = pair_batch(SRC, TGT)
-    padded = batch.src != 0
+    mask = (batch.src != 0).long()
     with torch.inference_mode():
-        wanted = model.logits(model.decode(batch.tgt_in, model.encode(batch))[0])
-        found = theirs(
-            input_ids=batch.src, attention_mask=padded.long(), decoder_input_ids=batch.tgt_in
+        expected = model.logits(model.decode(batch.tgt_in, model.encode(batch))[0])
+        found = exported(
+            input_ids=batch.src, attention_mask=mask, decoder_input_ids=batch.tgt_in
         ).logits
+    size = expected.size(-1)
     for row, tgt in enumerate(TGT):
-        real = found[row, : len(tgt)]
-        of_target = real[:, : wanted.size(-1)]
-        torch.testing.assert_close(of_target, wanted[row, : len(tgt)], rtol=0, atol=1e-10)
-        beyond = real.softmax(-1)[:, wanted.size(-1) :]  # ids of the source alone
+        logits = found[row, : len(tgt)]
+        torch.testing.assert_close(logits[:, :size], expected[row, : len(tgt)], rtol=0, atol=1e-10)
+        beyond = logits.softmax(-1)[:, size:]  # ids that only the source has
         assert not beyond.any() and (beyond.numel() > 0) == (pre and name in APART)
 
 
-def test_its_tokenizer_gives_the_same_ids(separate, tmp_path):
+@pytest.mark.parametrize("side", ["src", "tgt"])
+def test_exported_tokenizer_gives_the_same_ids(separate, tmp_path, side):
     from transformers import AutoTokenizer
 
     out = stage.export(separate, "pre-target", "huggingface", out=tmp_path / "out")
-    for at, vocabulary in zip(
-        (out, out / to_huggingface.TARGET), load_vocabularies(separate.prep), strict=True
-    ):
-        tokenizer = AutoTokenizer.from_pretrained(at)
-        known = list(vocabulary)[len(SPECIALS) :]
-        subwords = [*known, "unheard-of", *SPECIALS, "a<s>", *SPECIALS[::-1], known[0], known[0]]
-        ids = vocabulary.encode(subwords)
-        assert tokenizer(" ".join(subwords))["input_ids"] == ids
-        back = tokenizer.decode(ids, skip_special_tokens=True)
-        assert back.split(" ") == vocabulary.decode(ids)  # <unk> stays
-        pair = tokenizer([known[0], ""], padding=True)
-        assert pair["input_ids"] == [[4, 2], [2, 0]] and pair["attention_mask"] == [[1, 1], [1, 0]]
-        assert set(pair) == {"input_ids", "attention_mask"}
+    tokenizer = AutoTokenizer.from_pretrained(
+        out / ("" if side == "src" else to_huggingface.TARGET)
+    )
+    vocabulary = load_vocabularies(separate.prep)[side == "tgt"]
+    known = list(vocabulary)[len(SPECIALS) :]
+    subwords = [*known, "unheard-of", *SPECIALS, "a<s>", *SPECIALS[::-1], known[0], known[0]]
+    ids = vocabulary.encode(subwords)
+    assert tokenizer(" ".join(subwords))["input_ids"] == ids
+    decoded = tokenizer.decode(ids, skip_special_tokens=True)
+    assert decoded.split(" ") == vocabulary.decode(ids)  # <unk> stays
+    batch = tokenizer([known[0], ""], padding=True)
+    assert dict(batch) == {
+        "input_ids": [[4, 2], [2, 0]],
+        "attention_mask": [[1, 1], [1, 0]],
+    }
 
 
-# Those whose logits differ in kind; the logits of all systems are compared above.
+# One system of each kind of logits; the logits of all systems are compared above.
 @pytest.mark.parametrize("system", ["post", "pre", "pre-target", "post-none"], indirect=True)
-def test_it_translates_alike(system, tmp_path, stdout, monkeypatch):
+def test_check_finds_equal_translations_and_the_readme_code_runs(
+    system, tmp_path, stdout, monkeypatch
+):
     run, name = system
     out = tmp_path / "out"
     options = f"{name} --to huggingface --out {out} --check --lines 20 --at-least 100"
@@ -111,7 +122,7 @@ def test_it_translates_alike(system, tmp_path, stdout, monkeypatch):
     assert stdout().startswith("['")
 
 
-def test_what_it_says_of_the_search(run, tmp_path):
+def test_generation_config_and_readme_describe_the_search(run, tmp_path):
     out = stage.export(run, "pre", "huggingface", out=tmp_path / "out")
     values = read_json(out / "generation_config.json")
     assert (values["num_beams"], values["length_penalty"]) == (3, 0.6)
@@ -119,7 +130,7 @@ def test_what_it_says_of_the_search(run, tmp_path):
     assert "for Hugging Face" in page and "log P / |Y|^α" in page and "{" not in page
 
 
-def test_on_a_full_disk_the_earlier_export_stays(run, tmp_path):
+def test_full_disk_keeps_the_earlier_export(run, tmp_path):
     stage.export(run, "post", "huggingface", out=tmp_path / "out")
     before = hashes(tmp_path)
     room = (tmp_path / "out/model.safetensors").stat().st_size - 1

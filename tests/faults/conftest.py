@@ -1,1 +1,1 @@
-from tests.train.conftest import one_thread, run  # noqa: F401 - fixtures of these tests, too
+from tests.train.conftest import one_thread, run  # noqa: F401 - fixtures for these tests

@@ -1,4 +1,4 @@
-"""Faults that no other file tests completely, by their number in README.md."""
+"""Faults that only this file tests completely; names have their numbers in README.md."""
 
 import contextlib
 import ctypes
@@ -7,6 +7,7 @@ import gc
 import json
 import os
 import pty
+import re
 import shutil
 import signal
 import sys
@@ -21,13 +22,15 @@ from nmtkit.data.store import Store
 from nmtkit.errors import CheckpointError, ConfigError, DataError, EnvironmentProblem, Interrupted
 from nmtkit.locks import locked
 from nmtkit.models import checkpoints, loading
+from nmtkit.models.transformer import Transformer
 from nmtkit.nn import hardware
 from nmtkit.prep.stage import prep
 from nmtkit.score.budgets import read_budget
-from nmtkit.train import loop, reporting, saving
+from nmtkit.text.vocabulary import EOS
+from nmtkit.train import loop, reporting, saving, validation
 from nmtkit.train.stop import Stop
 from nmtkit.train.validation import Validation
-from tests.faults.trainings import Killed, fail, fit, interfere
+from tests.faults.trainings import fail, fit, interfere, killed
 from tests.manifests import read_json
 from tests.refused import refused
 from tests.soak.memory import in_use
@@ -36,21 +39,19 @@ from tests.train.tiny import last, make_run, metrics, state_of
 VALIDATING = "train.validate_every=2", "train.dev_bleu=true"
 
 
-def test_01_killed_while_a_checkpoint_is_written(run, monkeypatch, stderr):
-    with monkeypatch.context() as patch:
-        # The optimiser of the second checkpoint.
-        fail(patch, safetensors.torch, "save_file", Killed, {4})
-        patch.setattr(shutil, "rmtree", lambda *_, **__: None)  # a killed process tidies nothing up
-        with pytest.raises(Killed):
-            fit(run)
+def test_01_training_killed_in_a_checkpoint_continues_from_the_one_before(run, monkeypatch, stderr):
+    # The fourth file is the optimiser of the second checkpoint.
+    with monkeypatch.context() as patch, killed(safetensors.torch, "save_file", 4):
+        patch.setattr(shutil, "rmtree", lambda *_, **__: None)  # a killed process removes nothing
+        fit(run)
     folder = run.system("transformer").checkpoints
     (half,) = folder.glob(".nmtkit-tmp-*")
     assert half.name.startswith(".nmtkit-tmp-step-00000004")
     stderr()
     fit(run)
-    said = stderr()
-    assert f"removing {half.name}, left half-written" in said
-    assert "step 2 of 6: continuing" in said
+    output = stderr()
+    assert f"removing {half.name}, left half-written" in output
+    assert "step 2 of 6: continuing" in output
     assert {p.name for p in folder.iterdir()} == {f"step-0000000{step}" for step in (2, 4, 6)}
 
 
@@ -63,7 +64,7 @@ class FullDisk:
     flush = close = write
 
 
-def test_02_a_full_disk_under_the_metrics_stops_with_what_is_saved(run, monkeypatch):
+def test_02_full_disk_for_metrics_stops_the_training_and_keeps_checkpoints(run, monkeypatch):
     original = reporting.Reporter.progress
 
     def full(self, state, *rest):
@@ -74,18 +75,16 @@ def test_02_a_full_disk_under_the_metrics_stops_with_what_is_saved(run, monkeypa
 
     with monkeypatch.context() as patch:
         patch.setattr(reporting.Reporter, "progress", full)
-        with pytest.raises(
-            EnvironmentProblem, match="cannot write .*metrics.jsonl: No space left"
-        ) as caught:
-            fit(run, "train.log_every=1")
-    assert "the same command continues" in caught.value.hint
+        message = "cannot write .*metrics.jsonl: No space left"
+        error = refused(EnvironmentProblem, message, fit, run, "train.log_every=1")
+    assert "the same command continues" in error.hint
     assert state_of(run)["step"] == 2
     fit(run, "train.log_every=1")
     steps = [line["step"] for line in metrics(run)]
-    assert steps == [1, 2, 3, 4, 5, 6, 6]  # its last one has a validation too
+    assert steps == [1, 2, 3, 4, 5, 6, 6]  # the last line is of the validation
 
 
-def test_02_a_log_that_cannot_be_written_ends_nothing(run, monkeypatch, stderr):
+def test_02_full_disk_for_the_log_does_not_stop_the_training(run, monkeypatch, stderr):
     original = reporting.Reporter.__init__
 
     def full(self, *args):
@@ -101,7 +100,7 @@ def test_02_a_log_that_cannot_be_written_ends_nothing(run, monkeypatch, stderr):
 
 @pytest.fixture
 def without_nohup():
-    """A closed terminal ends this process, also if the tests themselves run under nohup."""
+    """Let SIGHUP end this process, even if the tests run under nohup."""
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
     signal.signal(signal.SIGHUP, before)
@@ -109,13 +108,12 @@ def without_nohup():
 
 @pytest.mark.usefixtures("without_nohup")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT, signal.SIGHUP])
-def test_04_a_signal_saves_and_ends_with_the_code_for_resumable(run, monkeypatch, stderr, number):
+def test_04_signal_saves_the_training_and_ends_with_exit_code_75(run, monkeypatch, stderr, number):
     message = f"stopped by {number.name} after step 3; everything is saved"
     with monkeypatch.context() as patch:
         interfere(patch, loop.Trainer, "update", {3}, lambda: os.kill(os.getpid(), number))
-        with pytest.raises(Interrupted, match=message) as caught:
-            fit(run)
-    assert caught.value.hint == "the same command continues"
+        error = refused(Interrupted, message, fit, run)
+    assert error.hint == "the same command continues"
     assert f"{number.name}: finishing this step, then saving" in stderr()
     assert state_of(run)["step"] == 3
     assert json.loads((run.path / "history.jsonl").read_text().splitlines()[-1])["exit"] == 75
@@ -124,7 +122,7 @@ def test_04_a_signal_saves_and_ends_with_the_code_for_resumable(run, monkeypatch
 
 
 @pytest.mark.usefixtures("without_nohup")
-def test_04_a_terminal_that_is_closed_ends_the_training_with_all_saved(run, monkeypatch):
+def test_04_closed_terminal_saves_and_ends_the_training(run, monkeypatch):
     primary, secondary = pty.openpty()
 
     def hang_up():
@@ -140,25 +138,25 @@ def test_04_a_terminal_that_is_closed_ends_the_training_with_all_saved(run, monk
             fit(run)
         with console.progress("translating", 3) as advance:
             advance(1)
-    with contextlib.suppress(OSError):  # it has the rest of its lines
+    with contextlib.suppress(OSError):  # the buffer still has lines
         stream.close()
     assert state_of(run)["step"] == 3
 
 
-def test_04_nohup_keeps_a_training_going():
+def test_04_nohup_ignores_sighup():
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     with Stop().listening():
         assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     signal.signal(signal.SIGHUP, before)
 
 
-def test_05_a_change_that_is_allowed_is_said_and_taken(run, stderr):
+def test_05_allowed_change_of_a_setting_is_applied_and_recorded(run, stderr):
     fit(run, "train.max_steps=3")
     changed = "train.lr=0.02", "train.clip_norm=1"
-    caught = refused(ConfigError, "have changed", fit, run, *changed, allow_change=["train.lr"])
-    keys = [line.split()[0] for line in caught.where.splitlines()]
+    error = refused(ConfigError, "have changed", fit, run, *changed, allow_change=["train.lr"])
+    keys = [line.split()[0] for line in error.where.splitlines()]
     assert keys == ["key", "train.clip_norm"]
-    assert "--allow-change KEY to resume with the new value" in caught.hint
+    assert "--allow-change KEY to resume with the new value" in error.hint
     fit(run, *changed, allow_change=["train.lr", "train.clip_norm"])
     assert "train.lr: 0.01 -> 0.02" in stderr()
     assert state_of(run)["step"] == 6
@@ -168,14 +166,12 @@ def test_05_a_change_that_is_allowed_is_said_and_taken(run, stderr):
     assert sorted(config.changed, reverse=True) == list(changes)
     settings = read_budget(run, "transformer").settings
     assert settings["changed by --allow-change"] == "; ".join(config.changed)
-    fit(run, *changed)  # now they are the settings of the system
+    fit(run, *changed)  # the system now has these settings
 
 
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallinfo2"), reason="needs glibc 2.33")
 def test_16_memory_does_not_grow_over_epochs(tmp_path, monkeypatch):
-    """Measure what is allocated, not what is resident: the allocator keeps big blocks, which would
-    hide a leak.
-    """
+    """Measure allocated memory: resident memory would hide a leak in blocks that are kept."""
     run, seen, original = make_run(tmp_path / "run", dev=0), {}, loop.Trainer.update
 
     def update(self):
@@ -185,7 +181,7 @@ def test_16_memory_does_not_grow_over_epochs(tmp_path, monkeypatch):
             seen[self.state.epoch] = in_use()
 
     monkeypatch.setattr(loop.Trainer, "update", update)
-    gc.freeze()  # a collection looks only at what the training makes
+    gc.freeze()  # collect only objects of the training
     try:
         fit(run, "train.max_steps=100", "train.checkpoint_every=60", "train.log_every=1000")
     finally:
@@ -193,7 +189,13 @@ def test_16_memory_does_not_grow_over_epochs(tmp_path, monkeypatch):
     epochs = sorted(seen)
     assert len(epochs) > 10
     growth = seen[epochs[-1]] - seen[epochs[len(epochs) // 2]]
-    assert growth < 128 << 10, growth  # some KiB as a rule; a leak of 4 KiB a step makes 200
+    assert growth < 128 << 10, growth  # usually some KiB; a leak of 4 KiB a step makes 200 KiB
+
+
+def prep_mine(folder, train, dev, **options):
+    return prep(
+        "mine", train=train, dev=dev, run_dir=folder / "run", preset="tiny", jobs=1, **options
+    )
 
 
 def write(folder, name, source, target):
@@ -204,17 +206,12 @@ def write(folder, name, source, target):
     return paths
 
 
-def test_17_the_text_around_a_bad_byte_is_shown(tmp_path):
-    train = write(
-        tmp_path / "in",
-        "train",
-        b"a good line\nthe caf\xe9 is closed\n",
-        b"eine Zeile\nnoch eine\n",
-    )
-    with pytest.raises(DataError) as caught:
-        prep("mine", train=train, dev=train, run_dir=tmp_path / "run", preset="tiny", jobs=1)
-    assert str(train[0]) in caught.value.where
-    assert "line 2, byte 19 (near 'the caf\ufffd is closed')" in caught.value.where
+def test_17_bytes_that_are_not_utf8_are_shown_with_the_text_around_them(tmp_path):
+    source, target = b"a good line\nthe caf\xe9 is closed\n", b"eine Zeile\nnoch eine\n"
+    train = write(tmp_path / "in", "train", source, target)
+    error = refused(DataError, None, prep_mine, tmp_path, train, train)
+    assert str(train[0]) in error.where
+    assert "line 2, byte 19 (near 'the caf\ufffd is closed')" in error.where
 
 
 @pytest.mark.parametrize(
@@ -227,42 +224,25 @@ def test_17_the_text_around_a_bad_byte_is_shown(tmp_path):
     ],
     ids=["empty", "blank", "single letters", "one side"],
 )
-def test_24_too_little_to_prepare_is_said_before_anything_is_written(
-    tmp_path, source, target, message
-):
-    train, dev = (
-        write(tmp_path / "in", "train", source, target),
-        write(tmp_path / "in", "dev", b"a dog\n", b"ein Hund\n"),
-    )
-    with pytest.raises(DataError, match=message) as caught:
-        prep("mine", train=train, dev=dev, run_dir=tmp_path / "run", preset="tiny", jobs=1)
-    assert caught.value.hint
+def test_24_too_little_text_is_refused_before_prep_writes(tmp_path, source, target, message):
+    train = write(tmp_path / "in", "train", source, target)
+    dev = write(tmp_path / "in", "dev", b"a dog\n", b"ein Hund\n")
+    assert refused(DataError, message, prep_mine, tmp_path, train, dev).hint
     assert not (tmp_path / "run").exists()
 
 
-def test_24_a_corpus_of_one_pair_has_the_merges_it_has_and_can_be_trained_on(tmp_path, stderr):
-    train_files = write(
-        tmp_path / "in", "train", b"banana band bandana\n", b"banane band bandage\n"
-    )
-    run = prep(
-        "mine",
-        train=train_files,
-        dev=train_files,
-        run_dir=tmp_path / "run",
-        preset="tiny",
-        jobs=1,
-        assignments=["prep.merges=5000"],
-    )
-    said = stderr()
-    learned = run.manifest().model_dump()["sets"][0]
-    assert learned["lines"] == 1
-    assert "of 5,000 merges" in said and "has no more" in said
+def test_24_corpus_of_one_pair_can_be_prepared_and_trained_on(tmp_path, stderr):
+    train = write(tmp_path / "in", "train", b"banana band bandana\n", b"banane band bandage\n")
+    run = prep_mine(tmp_path, train, train, assignments=["prep.merges=5000"])
+    output = stderr()
+    assert run.manifest().sets[0].lines == 1
+    assert "of 5,000 merges" in output and "has no more" in output
     fit(run, "train.max_steps=2")
     assert state_of(run)["step"] == 2
 
 
 @pytest.mark.parametrize("name", ["codes.bpe", "truecase.en"])
-def test_26_text_cut_or_cased_otherwise_than_in_training_is_refused(run, name):
+def test_26_codes_or_casing_other_than_in_training_are_refused(run, name):
     """fairseq#592: 25.7 and 22.8 BLEU by a wrong path, with the right vocabulary."""
     path = run.prep / name
     path.write_text("#version: 0.2\na b</w>\n")
@@ -270,14 +250,14 @@ def test_26_text_cut_or_cased_otherwise_than_in_training_is_refused(run, name):
     system = run.system("transformer")
     loading.load_system(run, system)
     path.write_text("#version: 0.2\na c</w>\n")
-    with pytest.raises(CheckpointError, match=f"cut into tokens otherwise: {name} differs"):
-        loading.load_system(run, system)
+    message = f"cut into tokens otherwise: {name} differs"
+    refused(CheckpointError, message, loading.load_system, run, system)
     refused(CheckpointError, f"{name} differs", fit, run, "train.max_steps=4")
     path.unlink()
     refused(CheckpointError, f"{name} differs", loading.load_system, run, system)
 
 
-def test_26_checkpoints_from_before_codes_were_recorded_still_load(run):
+def test_26_checkpoint_without_a_record_of_codes_is_loaded(run):
     fit(run, "train.max_steps=2")
     (run.prep / "codes.bpe").write_text("#version: 0.2\na b</w>\n")
     path = last(run)
@@ -286,92 +266,77 @@ def test_26_checkpoints_from_before_codes_were_recorded_still_load(run):
 
 
 def without_sleep(monkeypatch):
-    """Let training not sleep; return the list of the seconds that it would have slept."""
-    slept, original = [], time.sleep
-    monkeypatch.setattr(
-        time,
-        "sleep",
-        lambda seconds: slept.append(seconds) if seconds in saving.PAUSES else original(seconds),
-    )
-    return slept
+    """Skip the pauses of saving; return the list that gets their seconds."""
+    pauses, original = [], time.sleep
+
+    def sleep(seconds):
+        pauses.append(seconds) if seconds in saving.PAUSES else original(seconds)
+
+    monkeypatch.setattr(time, "sleep", sleep)
+    return pauses
 
 
-def test_29_a_disk_that_is_away_for_a_while_is_waited_for(run, monkeypatch, stderr):
-    slept = without_sleep(monkeypatch)
+def test_29_training_waits_for_the_disk_to_save_a_checkpoint(run, monkeypatch, stderr):
+    pauses = without_sleep(monkeypatch)
     text = f"Error while serializing: I/O error: Stale file handle (os error {errno.ESTALE})"
     error = safetensors.SafetensorError(text)
     calls = fail(monkeypatch, safetensors.torch, "save_file", error, {1, 2, 3})
     fit(run)
-    assert slept == list(saving.PAUSES[:3])
+    assert pauses == list(saving.PAUSES[:3])
     assert calls[0] == 3 + 2 * 3
-    said = stderr()
-    assert "Stale file handle; trying once more in 4 s" in said
+    assert "Stale file handle; trying once more in 4 s" in stderr()
     assert state_of(run)["step"] == 6
 
 
-def test_29_records_beside_a_checkpoint_are_waited_for(run, monkeypatch):
-    slept, error = without_sleep(monkeypatch), OSError(errno.EIO, "Input/output error")
+def test_29_training_waits_for_the_disk_to_write_system_json(run, monkeypatch):
+    pauses, error = without_sleep(monkeypatch), OSError(errno.EIO, "Input/output error")
     fail(monkeypatch, saving, "note_trained", error, {1, 2})
     fit(run)
-    assert slept == list(saving.PAUSES[:2]) and state_of(run)["step"] == 6
+    assert pauses == list(saving.PAUSES[:2]) and state_of(run)["step"] == 6
 
 
-def test_29_a_folder_that_has_gone_ends_the_training_after_a_minute(run, monkeypatch):
-    slept, system = without_sleep(monkeypatch), run.system("transformer")
+def test_29_training_ends_when_its_folder_is_gone_for_a_minute(run, monkeypatch):
+    pauses, system = without_sleep(monkeypatch), run.system("transformer")
     message = "cannot write checkpoint step-00000004: No such file"
     with monkeypatch.context() as patch:
         interfere(patch, checkpoints, "save", {2}, lambda: system.path.rename(run.path / "gone"))
         refused(EnvironmentProblem, message, fit, run)
-    assert sum(slept) == 60
-    assert not system.path.exists()  # nothing that looks like a system stands in its place
+    assert sum(pauses) == 60
+    assert not system.path.exists()  # no new folder that looks like a system
     (run.path / "gone").rename(system.path)
     fit(run)
     assert state_of(run)["step"] == 6
 
 
 @pytest.mark.parametrize(("longer", "limit"), [(1, 1.5), (4, 4.8)])
-def test_32_decoding_the_development_set_is_bounded_and_its_time_is_shown(
+def test_32_decoding_the_development_set_is_limited_in_length_and_sentences(
     longer, limit, run, monkeypatch, stderr
 ):
-    """An untrained model never ends a sentence: the length and the number of sentences are limited.
-    Targets that are much longer than their sources have more room.
-    """
-    from nmtkit.train import validation
-
-    searched, original = [], validation.search
+    """A model that never writes </s> stops at the limit, which is higher for longer targets."""
+    lengths, search, logits = [], validation.search, Transformer.logits
 
     def counted(models, batch, chosen):
-        found = original(models, batch, chosen)
-        searched.extend(
-            (n, len(h[0].ids)) for n, h in zip(batch.src_lengths.tolist(), found, strict=True)
+        found = search(models, batch, chosen)
+        lengths.extend(
+            zip(batch.src_lengths.tolist(), (len(best.ids) for best, *_ in found), strict=True)
         )
         return found
 
+    def endless(self, hidden):
+        values = logits(self, hidden)
+        return values - 1e4 * (torch.arange(values.size(-1)) == EOS)
+
     monkeypatch.setattr(validation, "search", counted)
     monkeypatch.setattr(Store, "tgt_lengths", property(lambda store: longer * store.src_lengths))
-    monkeypatch.setattr("nmtkit.models.transformer.Transformer.logits", endless())
+    monkeypatch.setattr(Transformer, "logits", endless)
     fit(run, *VALIDATING, "train.dev_sentences=4", "train.max_steps=2")
-    limits = [int(limit * n + 10) for n, _ in searched]
-    assert len(limits) == 4 and [written for _, written in searched] == limits
-    assert "(greedy, 0 s)" in stderr()
+    assert lengths == [(n, int(limit * n + 10)) for n, _ in lengths] and len(lengths) == 4
+    assert re.search(r"\(greedy, \d+ s\)", stderr())
     (line,) = metrics(run, "dev")
     assert line["bleu_seconds"] >= 0
 
 
-def endless():
-    """Logits under which </s> is never the best."""
-    from nmtkit.models.transformer import Transformer
-
-    original = Transformer.logits
-
-    def logits(self, hidden):
-        values = original(self, hidden)
-        return values - 1e4 * torch.nn.functional.one_hot(torch.tensor(2), values.shape[-1])
-
-    return logits
-
-
-def test_33_a_gpu_is_named_by_a_number_that_there_is(monkeypatch):
+def test_33_missing_gpu_numbers_and_malformed_devices_are_refused(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     assert hardware.pick_device("cuda:1") == torch.device("cuda", 1)
@@ -380,7 +345,7 @@ def test_33_a_gpu_is_named_by_a_number_that_there_is(monkeypatch):
         refused(ConfigError, "unknown device", hardware.pick_device, word)
 
 
-def test_36_a_clock_that_is_set_back_changes_nothing_that_counts(run, tmp_path, monkeypatch):
+def test_36_clock_that_is_set_back_changes_no_result(run, tmp_path, monkeypatch):
     other = make_run(tmp_path / "other")
     fit(other, *VALIDATING)
     clock = iter(range(10**9, 0, -3600))
@@ -394,46 +359,43 @@ def test_36_a_clock_that_is_set_back_changes_nothing_that_counts(run, tmp_path, 
             locked(run.system("x").path, "train"),
         ):
             pass
-    curves = [
-        [(line["step"], line["kind"], line.get("dev_loss")) for line in metrics(one)]
-        for one in (run, other)
-    ]
-    assert curves[0] == curves[1]
+    first, second = (
+        [(line["step"], line["kind"], line.get("dev_loss")) for line in metrics(trained)]
+        for trained in (run, other)
+    )
+    assert first == second
     assert state_of(run)["seconds"] >= 0
 
 
-# 4.1: numbers that must be right although nothing crashes
+# 41: numbers that must be right although nothing crashes
 
 
-def validation(loss, bleu, dev_set="one", signature="nrefs:1"):
-    return Validation(loss, bleu, signature, 0, 0, [], dev_set)
-
-
-def test_41_the_best_is_sought_anew_when_another_development_set_is_measured(
+def test_41_scores_of_another_development_set_or_signature_do_not_count_for_the_best(
     run, monkeypatch, stderr
 ):
-    """With another set, more of its sentences or another signature, earlier scores do not count."""
-    values = [
-        (2.0, 30.0),
-        (3.0, 20.0, "two"),
-        (4.0, 10.0, "two", "nrefs:2"),
-        (5.0, None, "two", None),
-    ]
-    results = iter([validation(*one) for one in values])
+    results = iter(
+        Validation(loss, bleu, signature, 0, 0, [], dev_set)
+        for loss, bleu, dev_set, signature in (
+            (2.0, 30.0, "one", "nrefs:1"),
+            (3.0, 20.0, "two", "nrefs:1"),
+            (4.0, 10.0, "two", "nrefs:2"),
+            (5.0, None, "two", None),
+        )
+    )
     monkeypatch.setattr("nmtkit.train.validation.Validator.validate", lambda *_: next(results))
     best = []
     for steps in (2, 4, 6, 8):
         fit(run, *VALIDATING, f"train.max_steps={steps}")
         best.append(read_json(run.system("transformer").path / "best.json")["step"])
-    assert best == [2, 4, 6, 6]  # the last one, whose decoding failed, is compared by its loss
+    assert best == [2, 4, 6, 6]  # without BLEU, the last validation is compared by its loss
     assert stderr().count("earlier validations no longer count") == 2
     assert state_of(run)["since_best"] == 1
 
 
-def test_41_what_was_measured_is_part_of_the_best(run):
-    found = []
-    for more in (["train.max_steps=2"], ["train.max_steps=4", "train.dev_sentences=3"]):
-        fit(run, *VALIDATING, *more)
-        found.append(state_of(run)["best"]["dev_set"])
-    assert found[0] and found[1] and found[0] != found[1]
+def test_41_best_records_its_development_set_and_signature(run):
+    fit(run, *VALIDATING, "train.max_steps=2")
+    first = state_of(run)["best"]["dev_set"]
+    fit(run, *VALIDATING, "train.max_steps=4", "train.dev_sentences=3")
+    second = state_of(run)["best"]["dev_set"]
+    assert first and second and first != second
     assert state_of(run)["best"]["signature"].startswith("nrefs:1")

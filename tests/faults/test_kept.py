@@ -1,9 +1,10 @@
-"""Files of the user: nmtkit removes only what it wrote. A copy of a run is like the run."""
+"""nmtkit removes only files that it wrote, and a copied run equals the original."""
 
+import contextlib
 import itertools
-import json
 import os
 import shutil
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -25,8 +26,8 @@ from nmtkit.train import saving
 from nmtkit.train.stage import train
 from nmtkit.translate.stage import translate
 from nmtkit.translate.systems import trained, trained_last
-from tests.faults.trainings import Killed, fail
-from tests.manifests import edit, read_json
+from tests.faults.trainings import killed
+from tests.manifests import edit, read_json, write_json
 from tests.random_systems import prepare
 from tests.refused import refused
 from tests.train.tiny import last, make_run, options
@@ -38,7 +39,7 @@ NOTES = (
     *("checkpoints/best/step-00000006/model.safetensors", "checkpoints/step-6-copy/state.json"),
     *("translate/dev/before/hyp.txt", "wandb/run-notes.md"),
 )
-"""Files of the user in the folder of a system."""
+"""Files that a user may put into the folder of a system."""
 
 
 def fit(run, name="a", *settings, **values):
@@ -46,7 +47,7 @@ def fit(run, name="a", *settings, **values):
 
 
 def content(folder):
-    """The files of a folder, without lock, log and empty folders."""
+    """Return the contents of the files of a folder, without lock and log."""
     return {
         path.relative_to(folder).as_posix(): path.read_bytes()
         for path in folder.rglob("*")
@@ -61,6 +62,7 @@ def write_notes(folder, names=NOTES):
 
 
 def notes(folder):
+    """Return the sorted names of the notes in a folder."""
     return sorted(
         path.read_text("utf-8", errors="replace").removeprefix("mine: ")
         for path in folder.rglob("*")
@@ -68,12 +70,12 @@ def notes(folder):
     )
 
 
-# A system that has lost its checkpoints
+# A system without its checkpoints
 
 
 @pytest.mark.parametrize("dev", [6, 0])
 @pytest.mark.parametrize("removed", ["checkpoints", "checkpoints/*"])
-def test_a_system_without_its_checkpoints_is_trained_again_only_if_asked(
+def test_system_without_its_checkpoints_is_trained_again_only_with_force(
     tmp_path, dev, removed, stderr
 ):
     run = make_run(tmp_path / "run", pairs=30, dev=dev)
@@ -86,8 +88,8 @@ def test_a_system_without_its_checkpoints_is_trained_again_only_if_asked(
     write_notes(system.path)
     before = content(system.path)
     for settings in ((), ("train.seed=2",)):
-        caught = refused(DataError, "its checkpoints are gone", fit, run, "a", *settings)
-        assert "--force" in caught.hint
+        error = refused(DataError, "its checkpoints are gone", fit, run, "a", *settings)
+        assert "--force" in error.hint
         assert content(system.path) == before
     refused(DataError, "its checkpoints are gone", checkpoints.choose, system)
     assert "skipping" not in stderr()
@@ -98,18 +100,17 @@ def test_a_system_without_its_checkpoints_is_trained_again_only_if_asked(
     assert not list(system.path.glob("translate/*/hyp*")) + list(system.path.glob("*/*/meta.json"))
 
 
-def test_a_training_that_saved_nothing_begins_again(tmp_path, monkeypatch):
+def test_training_killed_before_its_first_checkpoint_begins_again(tmp_path):
     run = make_run(tmp_path / "run", pairs=30)
     write_notes(run.system("a").path)
-    with monkeypatch.context() as patch, pytest.raises(Killed):
-        fail(patch, saving, "retried", Killed, {1})
+    with killed(saving, "retried"):
         fit(run)
     fit(run, "a", "train.seed=2")
     assert last(run, "a").name == "step-00000006"
     assert notes(run.system("a").path) == sorted(NOTES)
 
 
-def test_notes_in_the_folder_of_a_checkpoint_outlive_it(tmp_path, stderr):
+def test_notes_in_a_checkpoint_folder_survive_its_removal(tmp_path, stderr):
     run = make_run(tmp_path / "run", pairs=30)
     fit(run)
     system = run.system("a")
@@ -124,34 +125,31 @@ def test_notes_in_the_folder_of_a_checkpoint_outlive_it(tmp_path, stderr):
     assert [path.name for path in checkpoints.find_checkpoints(system)] == steps
 
 
-# The source of the weights goes last
+# A system whose new training begins with its old weights
 
 
-def test_a_system_that_begins_with_its_own_weights_keeps_them_until_it_has_new_ones(
+def test_system_initialised_from_itself_keeps_its_weights_until_new_ones_are_saved(
     tmp_path, monkeypatch
 ):
-    """The same command finds the checkpoint from which a killed training began."""
-    run = make_run(tmp_path / "run", pairs=30, dev=6)
+    """After a kill the same command finds the old weights and gives the same new ones."""
+    run, whole = make_run(tmp_path / "run", pairs=30, dev=6), Run(tmp_path / "whole")
     fit(run)
-    system, anew = run.system("a"), {"init_from": "a", "force": True}
-    shutil.copytree(run.path, tmp_path / "whole")
-    fit(Run(tmp_path / "whole"), "a", "train.seed=2", **anew)
-    expected = weights(Run(tmp_path / "whole"))
-    old = sha256(checkpoints.choose(system, 1)[0] / "model.safetensors")
-    moments = [(os, "replace", n) for n in range(1, 6)] + [(saving, "retried", 1)]
-    for owner, function, number in moments:
-        fail(monkeypatch, owner, function, Killed, {number})
-        with pytest.raises(Killed):
-            fit(run, "a", "train.seed=2", **anew)
-        monkeypatch.undo()
-        kept = [sha256(path) for path in (run.path / "systems").rglob("model.safetensors")]
-        assert old in kept, (function, number)
-    fit(run, "a", "train.seed=2", **anew)
-    assert weights(run) == expected
-    assert not system.replaced.path.exists()
+    train_again = partial(fit, name="a", init_from="a", force=True)
+    shutil.copytree(run.path, whole.path)
+    train_again(whole)
+    old = sha256(checkpoints.choose(run.system("a"), 1)[0] / "model.safetensors")
+    calls = [(os, "replace", n) for n in range(1, 6)] + [(saving, "retried", 1)]
+    for owner, function, number in calls:
+        with killed(owner, function, number):
+            train_again(run)
+        weights = (run.path / "systems").rglob("model.safetensors")
+        assert old in map(sha256, weights), (function, number)
+    train_again(run)
+    assert hashes_of_weights(run) == hashes_of_weights(whole)
+    assert not run.system("a").replaced.path.exists()
 
 
-def weights(run):
+def hashes_of_weights(run):
     return [
         (path.name, sha256(path / "model.safetensors"))
         for path in checkpoints.find_checkpoints(run.system("a"))
@@ -161,20 +159,36 @@ def weights(run):
 # The order of the systems
 
 
-@pytest.fixture
-def three(tmp_path):
-    """A run of three systems; their names say nothing of their order."""
-    run = make_run(tmp_path / "run", pairs=30, dev=6)
+@pytest.fixture(scope="module")
+def three_once(tmp_path_factory):
+    run = make_run(tmp_path_factory.mktemp("three") / "run", pairs=30, dev=6)
     for name in ("c", "a", "b"):
         fit(run, name, "train.log_to=none")
-    return run
+    return run.path
+
+
+@pytest.fixture
+def three(three_once, tmp_path):
+    """A copy of a run of three systems, trained in another order than that of their names."""
+    return Run(shutil.copytree(three_once, tmp_path / "three"))
+
+
+@pytest.fixture(scope="module")
+def demo_once(tmp_path_factory):
+    return prepare(tmp_path_factory.mktemp("demo") / "run").path
+
+
+@pytest.fixture
+def demo(demo_once, tmp_path):
+    """A copy of the prepared demo corpus."""
+    return Run(shutil.copytree(demo_once, tmp_path / "run"))
 
 
 def order(run):
     return [system.name for system in run.systems()]
 
 
-def test_a_copy_without_times_has_the_same_baseline(three, tmp_path):
+def test_copied_run_has_the_same_baseline_and_last_system(three, tmp_path):
     assert order(three) == ["c", "a", "b"]
     for times in itertools.permutations((1, 2, 3)):
         copy = tmp_path / f"copy{times}"
@@ -186,7 +200,7 @@ def test_a_copy_without_times_has_the_same_baseline(three, tmp_path):
         assert trained_last(trained(Run(copy))).name == "b"
 
 
-def test_the_command_of_the_finished_baseline_changes_nothing(three):
+def test_repeated_training_of_the_baseline_keeps_the_order_of_systems(three):
     before = content(three.path / "systems")
     fit(three, "c", "train.log_to=none")
     assert content(three.path / "systems") == before
@@ -198,14 +212,14 @@ def test_the_command_of_the_finished_baseline_changes_nothing(three):
     assert trained_last(trained(three)).name == "a"
 
 
-def test_a_clock_that_is_set_back_does_not_change_the_order(three, monkeypatch):
+def test_clock_that_is_set_back_keeps_the_order_of_systems(three, monkeypatch):
     monkeypatch.setattr(saving.time, "time_ns", lambda: 5)
     fit(three, "0")
     fit(three, "00")
     assert order(three) == ["c", "a", "b", "0", "00"]
 
 
-def test_systems_of_earlier_versions_have_the_order_of_their_settings(three):
+def test_systems_without_a_record_are_ordered_by_the_time_of_their_config(three):
     for number, name in enumerate(("b", "c", "a"), 1):
         (three.system(name).path / "system.json").unlink()
         os.utime(three.system(name).config, (number, number))
@@ -213,7 +227,7 @@ def test_systems_of_earlier_versions_have_the_order_of_their_settings(three):
     fit(three, "b")  # writes config.toml
     fit(three, "new")
     assert order(three) == ["b", "c", "a", "new"]
-    (three.system("c").path / "system.json").write_text("{")  # as if it were absent
+    (three.system("c").path / "system.json").write_text("{")  # a damaged file counts as missing
     assert order(three) == ["b", "c", "a", "new"]
 
 
@@ -225,7 +239,7 @@ def prepare_again(run, size=60):
     prep("demo", size=size, run_dir=run.path, jobs=1, assignments=settings, force=True)
 
 
-def test_notes_beside_a_translation_stay(three):
+def test_notes_beside_a_translation_are_kept(three):
     folder = three.system("a").translation("dev")
     names = "notes.md", "hyp.post-edited.txt", "figures/one.svg"
     write_notes(folder, names)
@@ -239,7 +253,7 @@ def test_notes_beside_a_translation_stay(three):
         assert (folder / "for later/deep").is_dir() and (folder / "figures/empty").is_dir()
 
 
-def test_files_that_were_edited_since_are_kept_aside(three, tmp_path, stderr):
+def test_edited_translations_are_moved_aside(three, stderr):
     folder = three.system("a").translation("dev")
     translate(three, systems=["a"], set_names=["dev"], jobs=1)
     (folder / "hyp.txt").write_text("mine: hyp.txt")
@@ -249,16 +263,18 @@ def test_files_that_were_edited_since_are_kept_aside(three, tmp_path, stderr):
     fit(three, "a", force=True)
     assert notes(folder.parent) == ["hyp.subwords.txt", "hyp.txt"]
     assert [path.name for path in folder.iterdir()] == ["hyp.subwords.txt"]
-    run = prepare(tmp_path / "other")
-    write_notes(run.prep, ["notes.md", "text/dev.ref"])
-    manifest = read_json(run.prep / "manifest.json")
-    manifest["files"]["notes.md"] = 64 * "0"  # as anybody can write it
-    (run.prep / "manifest.json").write_text(json.dumps(manifest))
-    prepare_again(run)
-    assert notes(run.prep) == ["notes.md"] and notes(run.path) == ["notes.md", "text/dev.ref"]
 
 
-def test_an_empty_folder_of_the_user_stays_and_one_of_nmtkit_goes(tmp_path):
+def test_edited_files_of_prep_are_moved_aside(demo):
+    write_notes(demo.prep, ["notes.md", "text/dev.ref"])
+    manifest = read_json(demo.prep / "manifest.json")
+    manifest["files"]["notes.md"] = 64 * "0"  # anybody can write this
+    write_json(demo.prep / "manifest.json", manifest)
+    prepare_again(demo)
+    assert notes(demo.prep) == ["notes.md"] and notes(demo.path) == ["notes.md", "text/dev.ref"]
+
+
+def test_empty_folders_of_the_user_are_kept(tmp_path):
     older, final = tmp_path / "older", tmp_path / "final"
     for name in ("both/both", "both/mine", "mine/mine", "text", "wandb/1"):
         (older / name).mkdir(parents=True)
@@ -278,10 +294,9 @@ def test_an_empty_folder_of_the_user_stays_and_one_of_nmtkit_goes(tmp_path):
     ]
 
 
-def test_folders_beside_prep_and_notes_in_it_stay(tmp_path):
-    """A folder is removed only if it is of nmtkit for certain."""
-    run = prepare(tmp_path / "run")
-    whole = content(run.prep)
+def test_folders_beside_prep_and_notes_in_prep_are_kept(demo):
+    """nmtkit removes only folders with names that it gave itself."""
+    run, whole = demo, content(demo.prep)
     copies = "prep.old-1", "prep.old-copy", "prep.tmp-1", "prep.tmp-mine", ".old-prep-copy"
     for name in copies:
         shutil.copytree(run.prep, run.path / name)
@@ -298,7 +313,7 @@ def test_folders_beside_prep_and_notes_in_it_stay(tmp_path):
     assert not names & read_json(run.prep / "manifest.json")["files"].keys()
 
 
-def test_what_a_killed_prep_left_half_written_is_no_part_of_the_corpus(tmp_path, monkeypatch):
+def test_half_written_files_of_prep_are_not_part_of_the_corpus(tmp_path, monkeypatch):
     leave = Steps.encode
 
     def left(self, *arguments):
@@ -314,8 +329,8 @@ def test_what_a_killed_prep_left_half_written_is_no_part_of_the_corpus(tmp_path,
     assert content(run.prep).keys() == names.keys() | {"manifest.json"}
 
 
-def test_every_file_of_a_prepared_corpus_is_known_as_one_of_nmtkit(tmp_path):
-    """Otherwise a file of an older corpus would stay in a new one."""
+def test_every_file_of_a_prepared_corpus_is_known_as_nmtkits(tmp_path):
+    """Otherwise files of an older corpus would stay beside those of a new one."""
     for number, settings in enumerate(({}, {"subwords": "sentencepiece", "vocab_size": 90})):
         run = prepare(tmp_path / str(number), **settings)
         shutil.copytree(run.prep, tmp_path / f"copy{number}")
@@ -324,84 +339,80 @@ def test_every_file_of_a_prepared_corpus_is_known_as_one_of_nmtkit(tmp_path):
             assert not folder.exists()
 
 
-def test_a_killed_removal_of_an_old_corpus_knows_its_files_still(tmp_path, monkeypatch):
-    run = prepare(tmp_path / "run")
-    (run.prep / "notes.bin").write_text("mine: notes.bin")
-    unlink = Path.unlink
+def test_killed_removal_of_a_corpus_is_completed_later(demo):
+    (demo.prep / "notes.bin").write_text("mine: notes.bin")
     for number in (1, 5):
-        fail(monkeypatch, Path, "unlink", Killed, {number})
-        with pytest.raises(Killed):
-            folders.remove_owned(run.prep, prepared)
-        monkeypatch.setattr(Path, "unlink", unlink)
-    folders.remove_owned(run.prep, prepared)
-    assert notes(run.prep) == ["notes.bin"] and len(content(run.prep)) == 1
+        with killed(Path, "unlink", number):
+            folders.remove_owned(demo.prep, prepared)
+    folders.remove_owned(demo.prep, prepared)
+    assert notes(demo.prep) == ["notes.bin"] and len(content(demo.prep)) == 1
 
 
-@pytest.mark.parametrize("disk", ["same", "other"])
+@contextlib.contextmanager
+def work_on_another_disk():
+    """Give the output of the work folder another device number, and refuse renames of it."""
+    stat = Path.stat
+
+    def elsewhere(path, **more):
+        facts = stat(path, **more)
+        is_out = path.name == work.OUT
+        return os.stat_result([*facts[:2], -1, *facts[3:]]) if is_out else facts
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Path, "stat", elsewhere)
+        patch.setattr(os, "rename", lambda *_: os.stat("/nowhere"))
+        yield
+
+
+@pytest.mark.parametrize("disk", [contextlib.nullcontext, work_on_another_disk])
 @pytest.mark.parametrize(
     ("owner", "function"), [(folders, "publish"), (folders, "_retire"), (work, "remove")]
 )
-def test_a_prep_that_was_killed_at_its_end_leaves_nothing(
-    tmp_path, monkeypatch, disk, owner, function
+def test_prep_killed_at_its_end_leaves_no_files_after_the_next_prep(
+    demo, tmp_path, disk, owner, function
 ):
     folder, settings = tmp_path / "work", ["prep.merges=60"]
-    options = {"size": 60, "jobs": 1, "work": folder, "assignments": settings}
-    run = prep("demo", run_dir=tmp_path / "run", **options)
-    write_notes(run.prep, ["notes.md"])
-    whole, names = content(run.prep), sorted(os.listdir(run.path))
-    with monkeypatch.context() as patch:
-        if disk == "other":
-            stat = Path.stat
-
-            def elsewhere(path, **more):
-                facts = stat(path, **more)
-                is_out = path.name == work.OUT
-                return os.stat_result([*facts[:2], -1, *facts[3:]]) if is_out else facts
-
-            patch.setattr(Path, "stat", elsewhere)
-            patch.setattr(os, "rename", lambda *_: os.stat(tmp_path / "none"))
-        fail(patch, owner, function, Killed, {1})
-        with pytest.raises(Killed):
-            prep("demo", run_dir=run.path, force=True, **options)
-    prep("demo", run_dir=run.path, force=function == "publish", **options)
-    assert content(run.prep).keys() == whole.keys() and notes(run.prep) == ["notes.md"]
-    assert sorted(os.listdir(run.path)) == names and not folder.exists()
+    prep_demo = partial(prep, "demo", size=60, jobs=1, run_dir=demo.path, assignments=settings)
+    write_notes(demo.prep, ["notes.md"])
+    whole, names = content(demo.prep), sorted(os.listdir(demo.path))
+    with disk(), killed(owner, function):
+        prep_demo(work=folder, force=True)
+    prep_demo(work=folder, force=function == "publish")
+    assert content(demo.prep).keys() == whole.keys() and notes(demo.prep) == ["notes.md"]
+    assert sorted(os.listdir(demo.path)) == names and not folder.exists()
 
 
 @pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("step", ["encode", "learn"])
-def test_a_prep_that_finds_the_work_of_a_killed_one_says_so(
-    tmp_path, monkeypatch, stderr, step, shared
-):
-    """It goes on with the work, or removes what it does not need; work of several jobs stays."""
-    options = {"size": 60, "jobs": 1, "run_dir": tmp_path / "run"}
-    run = prep("demo", **options)
-    whole, folder = content(run.prep), run.path / "prep-work"
+def test_prep_reports_the_work_of_a_killed_prep(demo, stderr, step, shared):
+    """Prep continues the work if it can, and removes it if not; work shared by jobs stays."""
+    settings = ["prep.merges=60"]
+    prep_demo = partial(prep, "demo", size=60, jobs=1, run_dir=demo.path, assignments=settings)
+    whole, folder = content(demo.prep), demo.path / "prep-work"
     for _ in range(2):
         stderr()
-        with monkeypatch.context() as patch, pytest.raises(Killed):
-            fail(patch, Steps, step, Killed, {1})
-            prep("demo", force=True, **options)
+        with killed(Steps, step):
+            prep_demo(force=True)
     assert f"going on in {folder}, which another call has begun" in stderr()
     if shared:
         edit(folder / "work.json", '"key"', '"shared": true, "key"')
         (folder / work.OUT).mkdir(exist_ok=True)
     write_notes(folder, ["notes.md"])
-    prep("demo", **options)
-    said = f"removing {folder}, which a call of prep that was stopped has left"
-    assert stderr().count(said) == (not shared) and content(run.prep) == whole
+    prep_demo()
+    message = f"removing {folder}, which a call of prep that was stopped has left"
+    assert stderr().count(message) == (not shared) and content(demo.prep) == whole
     assert shared == (folder / "work.json").exists() == (folder / work.OUT).exists()
     assert notes(folder) == ["notes.md"]
 
 
-def test_a_half_written_folder_is_removed_in_one_line(tmp_path, stderr):
+def test_removal_of_a_half_written_folder_is_reported(tmp_path, stderr):
     (left := tmp_path / ".nmtkit-tmp-m-4999999").mkdir()
     folders.recover(tmp_path / "m", ["a"])
     assert stderr().count(f"removing {left}, which") == 1 and not left.exists()
 
 
-def test_only_folders_that_nmtkit_named_are_tidied(tmp_path):
-    """Not those of a process that runs, and not a person's own."""
+def test_only_left_over_folders_of_nmtkit_are_removed(tmp_path):
+    """Folders of a running process and other folders stay."""
     final, mine = tmp_path / "m", {".tmp-m-2024", ".old-m-2024", ".nmtkit-tmp-m-1"}
     left = {".nmtkit-tmp-m-4999999", ".nmtkit-old-m-4999999"}
     for name in (final.name, *mine, *left):
@@ -411,7 +422,7 @@ def test_only_folders_that_nmtkit_named_are_tidied(tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {final.name, *mine}
 
 
-def test_notes_of_the_same_name_are_both_kept(tmp_path, stderr):
+def test_notes_of_equal_names_are_both_kept(tmp_path, stderr):
     final, older = tmp_path / "prep", tmp_path / ".nmtkit-old-prep-4999999"
     for folder in (final, older):
         folder.mkdir()
@@ -423,7 +434,7 @@ def test_notes_of_the_same_name_are_both_kept(tmp_path, stderr):
     assert (others / "notes.txt").read_text() == older.name and others.name in stderr()
 
 
-def test_what_a_person_adds_to_scores_and_findings_stays(three):
+def test_notes_beside_scores_and_findings_are_kept(three):
     translate(three, set_names=["dev"], jobs=1)
     names = "table.xlsx", "paper.pdf", "notes.md", "lengths.ods", "notes.json"
     folders = three.path / "score/dev", three.path / "analyze/attention"
@@ -436,11 +447,10 @@ def test_what_a_person_adds_to_scores_and_findings_stays(three):
     report(three)
 
 
-def test_a_killed_analysis_leaves_no_finding_that_is_half_old(three, monkeypatch):
+def test_killed_analysis_leaves_no_old_finding(three):
     analyze(three, "convergence")
     folder = three.path / "analyze/convergence"
     assert (folder / "finding.json").is_file()
-    fail(monkeypatch, os, "replace", Killed, {2})
-    with pytest.raises(Killed):
+    with killed(os, "replace", 2):
         analyze(three, "convergence", force=True)
     assert not (folder / "finding.json").exists()

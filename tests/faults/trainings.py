@@ -1,4 +1,8 @@
-"""Short trainings of a tiny run, and what they leave."""
+"""Short trainings of a tiny run, and interruptions of them."""
+
+import contextlib
+
+import pytest
 
 from tests.train.tiny import options, trainer
 
@@ -12,18 +16,14 @@ SETTINGS = options(
 
 
 class Killed(BaseException):
-    """Stands for SIGKILL: nothing that cleans up may run (only `except BaseException` would
-    catch it).
-    """
+    """Replaces SIGKILL; only `except BaseException` would catch it."""
 
 
 fit = trainer(SETTINGS)
 
 
 def interfere(monkeypatch, owner, name, numbers, action):
-    """Call `action` before the calls of these numbers (from 1) of a function; return the count of
-    calls.
-    """
+    """Call `action` before some calls of a function, by number from 1; return a list: [calls]."""
     original, calls = getattr(owner, name), [0]
 
     def wrapped(*args, **kwargs):
@@ -37,9 +37,17 @@ def interfere(monkeypatch, owner, name, numbers, action):
 
 
 def fail(monkeypatch, owner, name, error, numbers):
-    """Let the calls of these numbers (from 1) raise an error; return the count of calls."""
+    """Raise an error in some calls of a function, by number from 1; return a list: [calls]."""
 
     def raise_error():
         raise error
 
     return interfere(monkeypatch, owner, name, numbers, raise_error)
+
+
+@contextlib.contextmanager
+def killed(owner, name, number=1):
+    """Kill the process (here: raise Killed) in the n-th call of a function."""
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):
+        fail(patch, owner, name, Killed, {number})
+        yield

@@ -6,7 +6,7 @@ import numpy as np
 
 
 class ShardedLengths:
-    """Lengths of sentence pairs, in shards of `sizes` pairs; `read` lists the shards that were read."""
+    """Lengths of pairs, in shards of `sizes` pairs; `read` lists the shards that were read."""
 
     def __init__(self, src, tgt, sizes=None):
         self.shard_sizes = [len(src)] if sizes is None else list(sizes)

@@ -1,7 +1,7 @@
 """Replace CUDA graphs on a CPU by a tape of torch operations.
 
-A replay repeats the operations, not the Python code around them: a number computed on the host keeps
-its value from the recording.
+A replay repeats the operations, not the Python code around them: a number computed on the host
+keeps its value from the recording.
 """
 
 import torch
