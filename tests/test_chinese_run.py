@@ -1,4 +1,4 @@
-"""Chinese both ways through the command line, from prep to scores."""
+"""English to Chinese through the command line, from prep to scores."""
 
 import re
 from pathlib import Path
@@ -43,34 +43,24 @@ def write(path, text):
     return path
 
 
-def test_english_to_chinese_without_spaces_but_between_latin_words(tmp_path, monkeypatch):
-    """Six pairs learnt by heart: what comes out is the raw Chinese text, spaces where Latin
-    words meet and nowhere else.
-    """
+def test_chinese_output_has_spaces_between_latin_words_only(tmp_path, monkeypatch):
+    """A model that has learnt six pairs by heart writes the raw Chinese text."""
     monkeypatch.chdir(tmp_path)
-    en, zh = (
-        write(tmp_path / f"train.{lang}", [pair[side] for pair in PAIRS] * 2)
-        for side, lang in enumerate(("en", "zh"))
-    )
-    test = [
-        write(tmp_path / f"few.{lang}", [pair[side] for pair in PAIRS])
-        for side, lang in enumerate(("en", "zh"))
-    ]
-    sets = ["--train", en, zh, "--dev", *test, "--test", f"{test[0]},{test[1]}"]
+    texts = dict(zip(("en", "zh"), zip(*PAIRS, strict=True), strict=True))
+    train = [write(tmp_path / f"train.{lang}", lines * 2) for lang, lines in texts.items()]
+    test = [write(tmp_path / f"few.{lang}", lines) for lang, lines in texts.items()]
+    sets = ["--train", *train, "--dev", *test, "--test", f"{test[0]},{test[1]}"]
     ok("prep", *sets, "--jobs", 1, "--set", "prep.merges=60")
-    run = Path("runs/en-zh")
+    run, chinese_lines = Path("runs/en-zh"), list(texts["zh"])
     manifest = read_json(run / "prep/manifest.json")
     assert manifest["tools"]["jieba's dictionary"] == chinese.dictionary_sha256()
-    assert sorted(path.name for path in (run / "prep").glob("truecase.*")) == [
-        "truecase.en"
-    ]  # else `iPhone` would begin a sentence as `IPhone`
-    assert read(run / "prep/text/few.ref") == [
-        pair[1] for pair in PAIRS
-    ]  # the reference is the raw text
+    # With truecasing of Chinese, `iPhone` would begin a sentence as `IPhone`.
+    assert [path.name for path in (run / "prep").glob("truecase.*")] == ["truecase.en"]
+    assert read(run / "prep/text/few.ref") == chinese_lines
     ok("train", *QUICK.split())
     ok("translate", "--jobs", 1)
     (folder,) = run.glob("systems/*/translate/few")
-    assert read(folder / "hyp.txt") == [pair[1] for pair in PAIRS]
+    assert read(folder / "hyp.txt") == chinese_lines
     assert "在 看书" in read(folder / "hyp.subwords.txt")[0].replace("@@ ", "")
     assert ok("translate", "-", stdin=PAIRS[0][0] + "\n").stdout == PAIRS[0][1] + "\n"
     result = ok("score", "--resamples", 20)

@@ -92,22 +92,25 @@ def test_list_has_every_setting_once():
     )
 
 
+def listed_values(*arguments):
+    rows = json.loads(listed(*arguments, "--json"))
+    return {(row["section"], row["name"]): row["default"] for row in rows}
+
+
+@pytest.fixture(scope="module")
+def defaults():
+    return listed_values()
+
+
 @pytest.mark.parametrize("name", preset_names())
-def test_list_shows_the_values_of_a_preset(name):
-    with_preset, defaults = (
-        {
-            (row["section"], row["name"]): row["default"]
-            for row in json.loads(listed(*arguments, "--json"))
-        }
-        for arguments in (("--preset", name), ())
-    )
+def test_list_shows_the_values_of_a_preset(name, defaults):
     preset = {
         (section, key): value
         for section, values in load_preset(name).items()
         for key, value in values.items()
         if (section, key) in defaults
     }
-    assert with_preset == {**defaults, **preset}
+    assert listed_values("--preset", name) == {**defaults, **preset}
 
 
 def test_list_of_a_section_has_the_settings_of_a_users_variant():

@@ -1,4 +1,4 @@
-"""The wheel holds the package and nothing else, and its metadata."""
+"""The wheel contains the package, complete metadata, and nothing else."""
 
 import email
 import os
@@ -13,12 +13,12 @@ import pytest
 from tests import ROOT
 
 PAGES = (".md",)
-"""Documentation, which stays in the repository."""
+"""Suffixes of documentation, which only the repository contains."""
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
-    """The wheel of a copy of the tree, built without network."""
+    """The wheel, built from a copy of the repository without network."""
     folder = tmp_path_factory.mktemp("wheel")
     unwanted = shutil.ignore_patterns("__pycache__", "*.egg-info")
     shutil.copytree(ROOT / "nmtkit", folder / "tree" / "nmtkit", ignore=unwanted)
@@ -33,7 +33,7 @@ def wheel(tmp_path_factory):
         yield archive
 
 
-def test_every_file_of_the_package_is_inside(wheel):
+def test_wheel_contains_every_file_of_the_package(wheel):
     tree = {path.relative_to(ROOT).as_posix() for path in (ROOT / "nmtkit").rglob("*")}
     files = {name for name in tree if (ROOT / name).is_file()}
     expected = {name for name in files if not name.endswith((".pyc", *PAGES))}
@@ -42,7 +42,7 @@ def test_every_file_of_the_package_is_inside(wheel):
     assert "nmtkit/score/papers/caru.toml" in inside
 
 
-def test_metadata_is_complete(wheel):
+def test_wheel_metadata_is_complete(wheel):
     (name,) = [name for name in wheel.namelist() if name.endswith("METADATA")]
     metadata = email.message_from_bytes(wheel.read(name))
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]

@@ -1,8 +1,8 @@
-"""Runs commands of nmtkit, and ends each before its n-th rename as a kill does.
+"""A process that runs commands of nmtkit and kills them before their n-th rename.
 
-Each line of stdin is JSON: the folder, the words of the command, and n (0: never). The answer is
-the exit code and the renames so far. A command without n runs in this process, so that everything
-is imported, compiled and drawn once; the others run in a fork of it.
+Each line of stdin is JSON: a folder, the words of a command, and n (0: never kill). The answer is
+the exit code and the number of renames. A command with n = 0 runs in this process, which then has
+imported, compiled and drawn everything; other commands run in a fork.
 """
 
 import gc
@@ -23,7 +23,7 @@ os.fsync = lambda descriptor: None  # as in conftest.py
 
 
 def end_before(number: int, count: list[int]) -> None:
-    """Count all renames from now on, and end the process instead of the n-th."""
+    """Count renames from now on; exit instead of making the n-th."""
 
     def counting(original):
         def counted(*arguments, **more):

@@ -1,6 +1,4 @@
-"""Kill every stage before each of its renames: afterwards the same command makes the files that an
-undisturbed command makes.
-"""
+"""A stage killed before any of its renames, and repeated, writes the files of an unkilled run."""
 
 import json
 import random
@@ -44,22 +42,19 @@ STAGES = {
     "report": "report",
     "report again": "report --title again --figure-width 3",
 }
-"""The commands, each in the run that the one before has left."""
+"""The commands; each starts from the run that the previous command has left."""
 WHOLE = (
     *("prep", "score/test"),
     *("systems/transformer/translate/test", "systems/transformer/export/huggingface"),
 )
 """Folders that appear whole or not at all."""
 STRIDES = {"prep again": 3, "train again": 2, "score again": 2, "report again": 4}
-"""The first call has the same renames, all of which are tried; most of a report's are of figures, which
-are alike.
-"""
-TIMES = {
+"""Try only every n-th rename: the first call tries the others, and figures are alike."""
+VOLATILE = {
     *("seconds", "cpu_seconds", "cpu", "tgt_tokens_per_s", "memory_gib", "loss_seconds", "speed"),
-    "bleu_seconds",
-    *("mtime_ns", "made", "trained", "argv", "commit"),
+    *("bleu_seconds", "mtime_ns", "made", "trained", "argv", "commit"),
 }
-"""Keys of what depends on the clock or on memory."""
+"""Keys whose values depend on the clock, on memory or on the command line."""
 
 
 class Server:
@@ -73,7 +68,7 @@ class Server:
         )
 
     def run(self, words, number=0):
-        """Run a command in the folder, up to its n-th rename; return how it ended."""
+        """Run a command, and kill it before its n-th rename; return exit code and renames."""
         request = [str(self.folder), [*words.split(), "--run", "run"], number]
         print(json.dumps(request), file=self.process.stdin, flush=True)
         code, renames = json.loads(self.process.stdout.readline())
@@ -81,12 +76,12 @@ class Server:
         return code, renames
 
     def copy(self, folder):
-        """Begin with a copy of a run."""
+        """Replace the run by a copy of a folder."""
         shutil.rmtree(self.folder / "run", ignore_errors=True)
         shutil.copytree(folder, self.folder / "run")
 
     def before(self, stage):
-        """Return the run in which a stage is called; it is made of the one before."""
+        """Return the folder of the run in which a stage starts; make it with the stages before."""
         folder, stages = self.folder / f"before {stage}", list(STAGES)
         if stage == stages[0]:
             folder.mkdir(exist_ok=True)
@@ -104,7 +99,7 @@ class Server:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    """The process; its folder has the texts."""
+    """The process, in a folder with texts."""
     folder = tmp_path_factory.mktemp("kills")
     draw = random.Random(1)
     for name, size in (("train", 40), ("dev", 3), ("test", 3)):
@@ -117,7 +112,7 @@ def server(tmp_path_factory):
 
 
 def outcome(folder):
-    """Every file of a run by its path, without what depends on the clock."""
+    """Return the content of every file of a run by path, without volatile values."""
     paths = [path for path in sorted(folder.rglob("*")) if path.is_file()]
     return {
         path.relative_to(folder).as_posix(): content(path)
@@ -127,7 +122,7 @@ def outcome(folder):
 
 
 def within(files, folder):
-    """The files of a folder among those of a run."""
+    """Return the files of one folder among those of a run."""
     prefix = f"{folder}/"
     return {
         name.removeprefix(prefix): value for name, value in files.items() if name.startswith(prefix)
@@ -138,7 +133,7 @@ def content(path):
     if path.suffix == ".json":
         value = timeless(read_json(path))
         if "checkpoints" in path.parts and path.name == "manifest.json":
-            del value["files"]["state.json"]  # has the time of the training in it
+            del value["files"]["state.json"]  # contains the time of the training
         return value
     if path.suffix == ".jsonl":
         return [timeless(json.loads(line)) for line in path.read_text("utf-8").splitlines()]
@@ -149,12 +144,12 @@ def content(path):
 
 def timeless(value):
     if isinstance(value, dict):
-        return {key: timeless(one) for key, one in value.items() if key not in TIMES}
-    return [timeless(one) for one in value] if isinstance(value, list) else value
+        return {key: timeless(part) for key, part in value.items() if key not in VOLATILE}
+    return [timeless(part) for part in value] if isinstance(value, list) else value
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_killed_before_any_rename_and_called_once_more(server, stage):
+def test_stage_killed_before_any_rename_is_completed_by_the_same_command(server, stage):
     command, before, run = STAGES[stage], server.before(stage), server.folder / "run"
     server.copy(before)
     server.run(command)

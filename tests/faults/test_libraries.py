@@ -1,6 +1,4 @@
-"""Known bugs and habits of libraries that nmtkit uses: none of them reaches a user. README.md lists
-more of them with their tests.
-"""
+"""Known bugs of libraries do not reach the user; README.md lists more bugs with their tests."""
 
 import random
 import re
@@ -21,7 +19,7 @@ from tests import ROOT
 from tests.processes import python
 
 
-def test_typer_prints_no_variables_of_a_fault():
+def test_internal_error_prints_no_values_of_variables():
     code = """
 import sys, nmtkit.prep.stage, nmtkit.cli
 def broken(*arguments, **options):
@@ -38,9 +36,9 @@ nmtkit.cli.main()
     assert isinstance(cli.app, typer.Typer) and cli.app.pretty_exceptions_enable is False
 
 
-def test_sacremoses_has_an_upper_limit():
+def test_library_versions_with_known_bugs_are_excluded():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    floors = {re.match(r"[\w-]+", one)[0]: one for one in project["dependencies"]}
+    floors = {re.match(r"[\w-]+", line)[0]: line for line in project["dependencies"]}
     assert floors["sacremoses"] == "sacremoses>=0.2,<0.3"
     assert (floors["typer"], floors["subword-nmt"]) == ("typer>=0.29", "subword-nmt>=0.3.8")
 
@@ -54,7 +52,7 @@ def test_sacremoses_has_an_upper_limit():
         ("ar", "نذهب إلى المدرسة.", "نذهب إلى المدرسة ."),
     ],
 )
-def test_sacremoses_leaves_scripts_without_rules_whole(lang, text, tokens):
+def test_sacremoses_does_not_split_words_of_scripts_without_rules(lang, text, tokens):
     assert Moses(lang).tokenize(text) == tokens
 
 
@@ -75,9 +73,7 @@ def test_sacremoses_detokenization_changes_spaces_only():
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory):
-    """Own files with everything that Moses reserves, German to English, a joint code with the
-    vocabulary filter, Moses' escapes on.
-    """
+    """A run with symbols that Moses reserves, escapes, joint codes and a vocabulary threshold."""
     folder = tmp_path_factory.mktemp("prepared")
     texts = {
         "de": ["Größe & [Maß] | <b> 'so' \"ja\" &apos; schön"] * 3 + ["Straßenbahn übergröße"] * 9,
@@ -99,13 +95,14 @@ def test_sacremoses_escapes_never_reach_the_text_that_is_scored(prepared):
     side = TextSide.load(run.prep, "tgt")
     assert any("&apos;" in piece or "&quot;" in piece for piece in side.tokens(texts["en"][0]))
     back = side.decode(side.encode(texts["en"][0]))
-    assert "& apos; fine" in back  # the text's own, undone exactly once: not `' fine`
+    assert "& apos; fine" in back  # the text's own entity is not read as `'`
     assert "".join(back.split()) == "".join(texts["en"][0].split())
 
 
-def test_subword_nmt_joint_code_makes_no_unit_that_its_side_lacks(prepared):
-    """Units seen fewer than 4 times on a side are taken apart there, so the source never has
-    what only the target's text teaches.
+def test_joint_codes_make_no_subword_that_a_side_lacks(prepared):
+    """Subwords seen fewer than 4 times on a side are split there.
+
+    So the source has no subword that only the target's text contains.
     """
     run, texts = prepared
     plain = Bpe(run.prep / "codes.bpe")
@@ -122,7 +119,7 @@ def test_subword_nmt_joint_code_makes_no_unit_that_its_side_lacks(prepared):
         assert of_side(foreign) and not of_side(whole)
 
 
-def test_subword_nmt_with_fewer_merges_than_asked_is_said_in_words(tmp_path):
+def test_fewer_merges_than_asked_give_one_plain_message(tmp_path):
     for lang in ("de", "en"):
         (tmp_path / f"t.{lang}").write_text("abab abab\n" * 3, "utf-8")
     pair = [tmp_path / "t.de", tmp_path / "t.en"]
@@ -134,9 +131,10 @@ def test_subword_nmt_with_fewer_merges_than_asked_is_said_in_words(tmp_path):
     assert "frequency" not in result.stderr
 
 
-def test_subword_nmt_codes_with_line_separators_come_back(tmp_path):
-    """U+0085 and U+2028 never come so far, but other separators of `splitlines` and of codecs do
-    not end a line of the codes either.
+def test_codes_with_line_separators_are_read_back(tmp_path):
+    """Characters at which `splitlines` or codecs break lines do not end a line of the codes.
+
+    U+0085 and U+2028 never reach the codes.
     """
     words = {"a\u200bb\u00adc": 5, "x\u0300y": 4, "\ufffdz": 3}
     learn_bpe([*words], [*words.values()], 20, tmp_path / "codes")
@@ -145,12 +143,12 @@ def test_subword_nmt_codes_with_line_separators_come_back(tmp_path):
     assert len(list(text_lines(tmp_path / "codes"))) == bpe.merges + 1
 
 
-def test_subword_nmt_leaves_the_random_generator_alone(tmp_path):
+def test_bpe_does_not_use_pythons_random_generator(tmp_path):
     before = random.getstate()
     learn_bpe(["banana", "band"], [7, 2], 20, tmp_path / "codes")
     pieces = [Bpe(tmp_path / "codes").segment(["bananas"]) for _ in range(20)]
     assert random.getstate() == before
-    assert all(one == pieces[0] for one in pieces)
+    assert pieces == pieces[:1] * 20
 
 
 def test_sacrebleu_scores_chinese_alike_with_and_without_spaces():

@@ -1,6 +1,4 @@
-"""Lines of 100,000 words, through every stage and every analysis: each ends within a minute, the
-long line is named, and the other lines are treated as usual.
-"""
+"""Every stage and analysis treats a line of 100,000 words within a minute, and names the line."""
 
 import random
 import shlex
@@ -14,7 +12,7 @@ from tests.manifests import read_json
 
 WORDS = 100_000
 SECONDS = 60
-"""Of processor time; each takes a few."""
+"""Limit of processor time; each command takes a few seconds."""
 SMALL = " ".join(
     f"--set model.{name}={size}"
     for name, size in (("d_model", 16), ("d_ff", 16), ("encoder_layers", 1), ("decoder_layers", 1))
@@ -24,7 +22,7 @@ LEFT_OUT = "1 sentence left out: longer than 1,024 subwords"
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
-    """Texts whose last line is long: SET.en and SET.de."""
+    """Texts SET.en and SET.de, whose last line is long."""
     folder, rng = tmp_path_factory.mktemp("long"), random.Random(1)
     for name, lines in (("train", 200), ("dev", 12), ("test", 12)):
         pairs = [rng.choices(range(30), k=rng.randint(3, 9)) for _ in range(lines - 1)]
@@ -36,7 +34,7 @@ def files(tmp_path_factory):
 
 
 def run(files, line, code=0):
-    """Run a command on the run, within the time; return what it says on stderr."""
+    """Run a command on the run, within the limit of time; return its stderr."""
     words = shlex.split(f"{line} --run {files / 'run'}")
     start = time.process_time()
     result = CliRunner().invoke(app, words)
@@ -48,7 +46,7 @@ def run(files, line, code=0):
 
 @pytest.fixture(scope="module")
 def translated(files):
-    """Two systems that have translated the long line; the folder of the run."""
+    """The folder of a run with two systems that have translated the long line."""
     sides = " ".join(f"--{name} {files}/{name}.en {files}/{name}.de" for name in ("train", "dev"))
     prepared = run(
         files,
@@ -59,25 +57,24 @@ def translated(files):
     brief = "--set train.max_steps=2 --set train.checkpoint_every=1 --set train.samples=1"
     for variant in ("enc-dc", "rnnsearch"):
         size = SMALL if variant == "enc-dc" else "--set model.d_hidden=8"
-        said = run(files, f"train --variant {variant} {brief} {size}")
-        assert "validation leaves out 1 sentence longer than 1,024 subwords" in said
+        output = run(files, f"train --variant {variant} {brief} {size}")
+        assert "validation leaves out 1 sentence longer than 1,024 subwords" in output
     short = "--set search.max_length_a=0 --set search.max_length_b=3 --set search.beam=1"
     assert "1 over-long, in 400 pieces" in run(files, f"translate --jobs 1 {short}")
     return files
 
 
-def test_scores_and_report(translated):
-    said = run(translated, "score --by-length")
-    assert "left out: TER (a line has 100,000 words" in said
+def test_scores_leave_out_ter_and_the_report_cuts_the_long_line(translated):
+    output = run(translated, "score --by-length")
+    assert "left out: TER (a line has 100,000 words" in output
     scores = read_json(translated / "run/score/test/scores.json")
     assert scores["sentences"] == 12 and "chrf" in scores["signatures"]
-    said = run(translated, "report")
-    assert "1 line longer than 3,000 characters" in said
+    assert "1 line longer than 3,000 characters" in run(translated, "report")
     assert (translated / "run/report/index.html").stat().st_size < 3_000_000
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "message"),
     [
         ("divergence", LEFT_OUT),
         ("importance", LEFT_OUT),
@@ -90,20 +87,17 @@ def test_scores_and_report(translated):
         ("examples --sentence 12", ""),
     ],
 )
-def test_analyses(translated, line, said):
-    assert said in run(translated, f"analyze {line}")
+def test_analyses_leave_out_the_long_line_if_they_must(translated, line, message):
+    assert message in run(translated, f"analyze {line}")
 
 
-def test_what_cannot_be_drawn_is_refused(translated):
-    said = run(translated, "analyze alignment --sentence 12", 2)
-    assert "1 sentence: longer than 1,024 subwords" in said
+def test_alignment_of_the_long_line_is_refused(translated):
+    output = run(translated, "analyze alignment --sentence 12", 2)
+    assert "1 sentence: longer than 1,024 subwords" in output
 
 
-def test_forced_scores_of_a_long_line_are_refused(translated):
-    said = run(
-        translated,
-        f"translate --system enc-dc --force-target {translated}/test.de {translated}/test.en",
-        2,
-    )
-    assert "forced scores read lines whole, of at most 20,000" in said
-    assert "in: the line '" in said
+def test_forced_scores_of_the_long_line_are_refused(translated):
+    files = f"{translated}/test.de {translated}/test.en"
+    output = run(translated, f"translate --system enc-dc --force-target {files}", 2)
+    assert "forced scores read lines whole, of at most 20,000" in output
+    assert "in: the line '" in output
