@@ -1,4 +1,4 @@
-"""Strings of a run that somebody else made: inert in the page, on a terminal, in CSV and LaTeX."""
+"""Strings of a stranger's run are shown as text: in the report, on a terminal, in CSV and LaTeX."""
 
 import csv
 import io
@@ -30,7 +30,7 @@ MARKUP = (
 HOSTILE = f"=cmd|' /C calc'!A0 \x1b]0;owned\x07\x1b[2J\x9b31m\x7f\x08\u202e\u2066\u200f {MARKUP}"
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 HANDLED = {"name", "set", "system", "systems", "baseline", "set_name", "format", "key"}
-"""Names, which other tests cover, and keys that must agree with others."""
+"""Names, which other tests cover, and keys that must agree with other files."""
 
 
 @pytest.fixture(scope="module")
@@ -43,18 +43,18 @@ def original(tmp_path_factory):
 
 
 def leaves(value):
-    """The places of the strings in a JSON value."""
+    """Return the paths of the strings in a JSON value."""
     return [
-        way
-        for way, part in parts_with_paths(value)
-        if isinstance(part, str) and way[-1] not in HANDLED
+        path
+        for path, part in parts_with_paths(value)
+        if isinstance(part, str) and path[-1] not in HANDLED
     ]
 
 
 def spoil(run):
-    """Put hostile strings into every string of every file with which the page can still be made.
+    """Replace every string of a run's files with which a report can still be made.
 
-    Returns: how many were put, and how many are refused.
+    Returns: the numbers of replaced and of refused strings.
     """
     paths = [
         *(run.path / "score/test/scores.json", run.path / "prep/manifest.json"),
@@ -70,16 +70,16 @@ def spoil(run):
         first, _, rest = lines.partition("\n") if path.suffix == ".jsonl" else (lines, "", "")
         value = json.loads(first)
         groups = [leaves(value)]
-        while groups:  # all at once; if the page cannot be made, half of them
-            ways = groups.pop()
+        while groups:  # replace all strings of a group; if no report can be made, half of them
+            group = groups.pop()
             spoiled = value
-            for way in ways:
-                spoiled = with_change(spoiled, way, HOSTILE)
+            for leaf in group:
+                spoiled = with_change(spoiled, leaf, HOSTILE)
             path.write_text(f"{json.dumps(spoiled)}\n{rest}", "utf-8")
             if accepted(run, path):
-                value, count = spoiled, count + len(ways)
-            elif len(ways) > 1:
-                groups += [ways[len(ways) // 2 :], ways[: len(ways) // 2]]
+                value, count = spoiled, count + len(group)
+            elif len(group) > 1:
+                groups += [group[len(group) // 2 :], group[: len(group) // 2]]
             else:
                 refused += 1
         path.write_text(f"{json.dumps(value)}\n{rest}", "utf-8")
@@ -87,7 +87,7 @@ def spoil(run):
 
 
 def accepted(run, path):
-    """True if the page shows a run as before, and not only says that a file cannot be read."""
+    """True if a report can be made and reads the file."""
     try:
         html = stage.report(run, force=True).read_text("utf-8")
     except NmtkitError as error:
@@ -98,7 +98,7 @@ def accepted(run, path):
 
 
 def check(html):
-    """Nothing in the page is the run's: no element, attribute, script or address."""
+    """Check that no element, attribute, script or address of the page comes from the run."""
     page = Page(html)
     for tag, attributes in page.elements:
         assert tag not in {"img", "iframe", "object", "embed", "base", "textarea", "video"}, tag
@@ -112,21 +112,21 @@ def check(html):
 
 @pytest.fixture(scope="module")
 def hostile(original, tmp_path_factory):
-    """The run, with hostile strings wherever it takes them."""
+    """The run with every string replaced by a hostile one, where possible."""
     run = Run(shutil.copytree(original.path, tmp_path_factory.mktemp("spoiled") / "run"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("nmtkit.tables.drawing.available", lambda: False)  # which is slow
+        patch.setattr("nmtkit.tables.drawing.available", lambda: False)  # drawing is slow
         count, refused = spoil(run)
     assert count >= 40 and refused < count, (count, refused)
     return run
 
 
-def test_the_page_is_inert(hostile, tmp_path):
-    """In a browser if there is one, else by a parser of HTML (`check`)."""
+def test_report_shows_hostile_strings_as_text(hostile, tmp_path):
+    """Checked by an HTML parser, and in a browser if one is installed."""
     path = stage.report(hostile, force=True, title=HOSTILE)
     check(path.read_text("utf-8"))
     if find() is None:
-        warnings.warn("no browser: the page was checked by a parser of HTML alone", stacklevel=1)
+        warnings.warn("no browser: only an HTML parser checked the page", stacklevel=1)
         return
     browser = Browser(tmp_path)
     try:
@@ -156,7 +156,7 @@ COMMANDS = (
 
 
 @pytest.mark.parametrize("line", COMMANDS)
-def test_no_escape_sequence_reaches_a_terminal(hostile, tmp_path, line):
+def test_commands_print_no_escape_sequences(hostile, tmp_path, line):
     run = shutil.copytree(hostile.path, tmp_path / "run")
     name = line.split()[0]
     option = "" if name in {"settings", "variants", "datasets", "status"} else f" --run {run}"
@@ -169,8 +169,8 @@ def test_no_escape_sequence_reaches_a_terminal(hostile, tmp_path, line):
 
 
 @pytest.mark.parametrize("name", ["x\x1b]0;owned\x07", "$(touch owned)", "a;b", "=1+cmd", "-rf"])
-def test_a_folder_of_such_a_name_is_no_system(original, tmp_path, name):
-    """Nor does a message have the name as it is: a terminal or a shell could obey."""
+def test_folder_with_a_hostile_name_is_no_system(original, tmp_path, name):
+    """Messages quote the name: a terminal or a shell could obey it."""
     run = shutil.copytree(original.path, tmp_path / "run")
     (run / "systems/base").rename(run / "systems" / name)
     for line in (f"status {run}", f"translate --run {run}", f"score --run {run} --force"):
@@ -181,8 +181,8 @@ def test_a_folder_of_such_a_name_is_no_system(original, tmp_path, name):
         assert not CONTROL.search(result.output)
 
 
-def test_a_folder_of_such_a_name_stops_no_command(original, tmp_path):
-    """A person may keep files of their own anywhere in a run."""
+def test_folder_with_an_invalid_name_stops_no_command(original, tmp_path):
+    """A user may keep other folders anywhere in a run."""
     run = shutil.copytree(original.path, tmp_path / "run")
     shutil.copytree(run / "systems/base", run / "systems/(base) copy")
     for line in (f"status {run}", f"score --run {run} --force --resamples 10 --trials 10"):
@@ -192,14 +192,14 @@ def test_a_folder_of_such_a_name_stops_no_command(original, tmp_path):
         assert "'(base) copy' cannot name a system" in result.output.replace("\n", " ")
 
 
-def test_what_turns_the_direction_of_text_is_visible():
-    """Such a character would show a line in another order, or as two lines."""
+def test_control_characters_of_text_direction_are_escaped():
+    """These characters show a line in another order, or as two lines."""
     turning = "\u061c\u200e\u200f\u2028\u2029\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
     assert console.visible(turning) == "".join(f"\\u{ord(c):04x}" for c in turning)
     assert console.visible("\u200d\u2027\u202f\u206a") == "\u200d\u2027\u202f\u206a"
 
 
-def test_a_label_of_progress_is_no_markup(monkeypatch):
+def test_progress_label_is_not_read_as_markup(monkeypatch):
     screen = io.StringIO()
     monkeypatch.setattr(screen, "isatty", lambda: True)
     monkeypatch.setattr("sys.stderr", screen)
@@ -208,7 +208,7 @@ def test_a_label_of_progress_is_no_markup(monkeypatch):
     assert "[link=http://x]a[/link]\\u001b]0;owned\\u0007" in screen.getvalue()
 
 
-def test_dollars_are_no_formula_in_a_figure():
+def test_dollars_in_a_figure_are_not_read_as_mathematics():
     """matplotlib would read "$5-$6" as mathematics, and fail at "$_$"."""
     curve = figures.Curve("$_$ for $5-$6", [1.0], [1.0])
     assert "$_$ for $5-$6" in figures.curves([figures.Panel("$_$", "y", [curve])])
@@ -221,21 +221,21 @@ def test_dollars_are_no_formula_in_a_figure():
         *(("\r=1", "' =1"), ("a\r=1", "a =1")),
         *(("-0.5", "-0.5"), ("+1e-3", "+1e-3"), (-0.5, "-0.5"), ("a=b", "a=b"), ("-", "'-")),
         *(("", ""), (None, ""), ("-1 +cmd", "'-1 +cmd"), ("-٣", "'-٣"), ("-1\n", "'-1\n")),
-        # Some spreadsheets split a cell at one of these.
+        # Some spreadsheets split a cell at these characters.
         *((f"a{separator}=1+1", f"a{separator}'=1+1") for separator in ";\t\n"),
         *((f"a;b;{sign}1;c", f"a;b;'{sign}1;c") for sign in "=+-@"),
         *(('a;"=1', "a;'\"=1"), ("a;\t@b", "a;\t'@b"), ("a; b=1", "a; b=1")),
     ],
 )
-def test_no_cell_is_a_formula(cell, written):
-    """Also in the head of a table, and not a number."""
+def test_no_cell_of_a_csv_table_is_a_formula(cell, written):
+    """Neither in the head of a table nor in a cell; numbers stay."""
     assert list(csv.reader(io.StringIO(csv_text([[cell, "x"]]), newline=""))) == [[written, "x"]]
     table = Table("t", "t", [text_column("=head"), Column("n", "n")], [[cell, -0.5]])
     rows = list(csv.reader(io.StringIO(table.csv(), newline="")))
     assert rows == [["'=head", "n"], [written, "-0.5"]]
 
 
-def test_no_control_character_ends_a_line_of_latex():
+def test_latex_text_has_no_line_breaks_and_no_commands():
     assert tex("a\rb\x0bc\x85d\u2028e\x1bf") == "a b c d e f"
     specials = tex(r"\input{x} & % $ # _ { } ~ ^ ^^M")
     assert not re.search(r"(?<!\\)[&%$#_~^]", specials.replace(r"\textbackslash{}", ""))

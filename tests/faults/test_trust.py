@@ -1,4 +1,4 @@
-"""A run of somebody else: code that the run names is executed only if the user allows it."""
+"""Code that a stranger's run names is executed only if the user allows it."""
 
 import importlib
 import importlib.util
@@ -51,7 +51,7 @@ def ready(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def new_process(monkeypatch, tmp_path):
-    """Undo what a test has imported and allowed."""
+    """Forget what a test has imported and allowed."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "settings"))
     monkeypatch.setattr(sys, "path", sys.path[:])
     monkeypatch.setattr(trust, "_named", set())
@@ -63,7 +63,7 @@ def new_process(monkeypatch, tmp_path):
 
 
 def forget(monkeypatch):
-    """Go on as in a new process of the same user."""
+    """Continue as in a new process of the same user."""
     for name in [name for name in sys.modules if "payload" in name]:
         del sys.modules[name]
     monkeypatch.setattr(trust, "_named", set())
@@ -72,13 +72,13 @@ def forget(monkeypatch):
 
 @pytest.fixture
 def flag(tmp_path):
-    """A file that exists if the payload was executed."""
+    """A file that exists once the payload has been executed."""
     return tmp_path / "executed"
 
 
 @pytest.fixture
 def downloaded(ready, tmp_path, flag, monkeypatch):
-    """A run of somebody else, with payload.py beside run.toml; the user stands in its folder."""
+    """A stranger's run with payload.py beside run.toml, as the current folder."""
     return stranger(ready, tmp_path / "downloaded", flag, monkeypatch)
 
 
@@ -105,28 +105,26 @@ def names_file(words, run, name):
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_code_beside_a_run_is_refused_by_its_file(downloaded, command, flag):
+def test_code_beside_a_run_is_refused_with_its_path(downloaded, command, flag):
     before, target = sys.path[:], downloaded / "prep/text/test.ref"
     if command == "analyze attention":
         (downloaded / "systems/toy/translate/test").mkdir(parents=True)
         for name in ("hyp.txt", "hyp.subwords.txt"):
             shutil.copy(target, downloaded / "systems/toy/translate/test" / name)
     code, output = call(command, downloaded, target=target)
-    assert not flag.exists()
+    assert code == 2 and "--allow-code payload" in output
     assert str(downloaded / "payload.py") in output.replace("\n", "")
-    assert "--allow-code payload" in output
-    assert code == 2
-    assert sys.path == before
+    assert not flag.exists() and sys.path == before
 
 
-def test_python_refuses_it_too(downloaded, flag):
+def test_load_refuses_code_beside_a_run_unless_allowed(downloaded, flag):
     refused(ConfigError, "payload.py", nmtkit.load, downloaded)
     assert not flag.exists()
     nmtkit.load(downloaded, allow_code=["payload"])
     assert flag.exists()
 
 
-def test_weights_are_taken_without_the_code(downloaded, ready, tmp_path, flag):
+def test_init_from_reads_weights_without_executing_code(downloaded, ready, tmp_path, flag):
     words = f"train --variant {TOY} --set model.d_model=16 --set train.max_steps=1"
     words += f" --init-from {downloaded}/systems/toy --system new --preset tiny"
     shutil.copytree(ready, tmp_path / "mine")
@@ -144,7 +142,9 @@ def test_code_below_the_current_folder_is_refused(ready, tmp_path, monkeypatch, 
     assert not flag.exists()
 
 
-def test_packages_around_a_module_are_not_imported_to_find_it(ready, tmp_path, monkeypatch, flag):
+def test_parent_packages_of_a_module_are_not_imported_to_find_it(
+    ready, tmp_path, monkeypatch, flag
+):
     folder = tmp_path / "downloaded"
     stranger(ready, folder, flag, monkeypatch, "payload_package.inner:Model")
     (folder / "payload_package").mkdir()
@@ -154,7 +154,7 @@ def test_packages_around_a_module_are_not_imported_to_find_it(ready, tmp_path, m
     assert not flag.exists()
 
 
-def test_what_is_allowed_once_stays_allowed_while_it_is_the_same(downloaded, monkeypatch, flag):
+def test_allowed_code_stays_allowed_until_it_changes(downloaded, monkeypatch, flag):
     assert call("translate --jobs 1 --allow-code payload", downloaded)[0] == 0
     assert flag.exists()
     forget(monkeypatch)
@@ -168,9 +168,9 @@ def test_what_is_allowed_once_stays_allowed_while_it_is_the_same(downloaded, mon
 
 
 def compile_for(source, other, mode):
-    """Leave bytecode of another file as the cache of a source file."""
+    """Put bytecode of another file into the cache of a source file."""
     cache = importlib.util.cache_from_source(source)
-    if mode is py_compile.PycInvalidationMode.TIMESTAMP:  # the cache must have time and size
+    if mode is py_compile.PycInvalidationMode.TIMESTAMP:  # time and size must be equal
         status = source.stat()
         with open(other, "a", encoding="utf-8") as stream:
             stream.write("#" * (status.st_size - other.stat().st_size))
@@ -180,13 +180,13 @@ def compile_for(source, other, mode):
 
 @pytest.mark.parametrize("mode", ["UNCHECKED_HASH", "TIMESTAMP"])
 @pytest.mark.parametrize("cached", ["payload", "payload_helper", "payload_package.inner"])
-def test_no_bytecode_beside_an_allowed_module_is_executed(
+def test_cached_bytecode_of_an_allowed_module_is_not_executed(
     ready, tmp_path, monkeypatch, mode, cached
 ):
-    """An archive can bring __pycache__, too, which Python would take for the code."""
-    folder, flag = tmp_path / "downloaded", tmp_path / "flag"
+    """An archive can contain __pycache__, which Python would execute instead of the code."""
+    folder = tmp_path / "downloaded"
     variant = cached if "." in cached else "payload"
-    stranger(ready, folder, flag, monkeypatch, f"{variant}:Model")
+    stranger(ready, folder, tmp_path / "flag", monkeypatch, f"{variant}:Model")
     (folder / "payload_package").mkdir()
     (folder / "payload_package/__init__.py").write_text("import payload_helper", "utf-8")
     (folder / "payload_helper.py").write_text(f"# {'a line of the helper ' * 9}\n", "utf-8")
@@ -204,8 +204,8 @@ def test_no_bytecode_beside_an_allowed_module_is_executed(
     assert code == 0, output
 
 
-def test_what_is_executed_is_what_was_checked(downloaded, monkeypatch):
-    """Somebody may exchange the file between the check and the execution."""
+def test_code_that_was_checked_is_the_code_that_is_executed(downloaded, monkeypatch):
+    """A file that changes between the check and the execution does not count."""
     assert call("translate --jobs 1 --allow-code payload", downloaded)[0] == 0
     forget(monkeypatch)
     checked, evil = trust._is_remembered, "raise SystemExit('executed')"
@@ -219,7 +219,7 @@ def test_what_is_executed_is_what_was_checked(downloaded, monkeypatch):
     assert call("translate --jobs 1 --force", downloaded)[0] == 0
 
 
-def test_a_variable_allows_it_and_nothing_is_remembered(downloaded, tmp_path, monkeypatch):
+def test_environment_variable_allows_code_without_recording_it(downloaded, tmp_path, monkeypatch):
     monkeypatch.setenv("NMTKIT_ALLOW_CODE", "other, payload")
     assert call("translate --jobs 1", downloaded)[0] == 0
     forget(monkeypatch)
@@ -228,14 +228,12 @@ def test_a_variable_allows_it_and_nothing_is_remembered(downloaded, tmp_path, mo
     assert not (tmp_path / "settings").exists()
 
 
-def test_a_module_to_allow_must_exist(downloaded):
+def test_missing_module_cannot_be_allowed(downloaded):
     code, output = call("translate --jobs 1 --allow-code pay", downloaded)
     assert code == 2 and "No module named 'pay'" in output
 
 
-def test_the_author_needs_no_permission_and_a_stranger_does_not_inherit_it(
-    ready, tmp_path, monkeypatch, flag
-):
+def test_permission_of_the_author_is_not_copied_with_a_run(ready, tmp_path, monkeypatch, flag):
     mine = tmp_path / "mine"
     stranger(ready, mine, flag, monkeypatch)
     shutil.rmtree(mine / "systems")
@@ -248,7 +246,7 @@ def test_the_author_needs_no_permission_and_a_stranger_does_not_inherit_it(
     assert code == 0, output
     forget(monkeypatch)
     theirs = tmp_path / "theirs"
-    shutil.copytree(mine, theirs)  # with everything that a run holds
+    shutil.copytree(mine, theirs)  # a run holds no permission
     (theirs / "payload.py").write_text("raise SystemExit('executed')", "utf-8")
     monkeypatch.chdir(theirs)
     assert names_file("translate --jobs 1 --force", theirs, "payload.py")
@@ -257,12 +255,12 @@ def test_the_author_needs_no_permission_and_a_stranger_does_not_inherit_it(
 @pytest.mark.parametrize(
     "name", ["this:Model", "..payload:Model", "/payload:Model", ":", "payload."]
 )
-def test_names_that_are_no_module_of_a_model(downloaded, name, stdout):
+def test_invalid_names_of_model_classes_are_refused(downloaded, name, stdout):
     refused(ConfigError, None, load_variant, name)
     assert "this" not in sys.modules and stdout() == ""
 
 
-def test_no_command_to_copy_names_code_of_a_run(downloaded, flag):
+def test_suggested_commands_name_no_code_of_a_run(downloaded, flag):
     config = downloaded / "systems/toy/config.toml"
     assert "--variant package.module:Class" in call("train --system toy", downloaded)[1]
     edit(config, 'variant = "', 'corpus = "another"\nvariant = "')
@@ -280,7 +278,7 @@ def test_no_command_to_copy_names_code_of_a_run(downloaded, flag):
     assert code == 2 and "damaged: 'variant'" in output and "--variant m:X" not in output
 
 
-def test_an_analysis_that_is_typed_is_executed_and_no_other(downloaded, flag):
+def test_only_an_analysis_named_on_the_command_line_is_executed(downloaded, flag):
     finding = downloaded / "analyze/payload:Words"
     finding.mkdir(parents=True)
     call("report", downloaded)
@@ -291,7 +289,7 @@ def test_an_analysis_that_is_typed_is_executed_and_no_other(downloaded, flag):
     assert Run(downloaded).systems()
 
 
-def test_scores_need_no_code(downloaded, flag):
+def test_score_and_report_execute_no_code(downloaded, flag):
     folder = downloaded / "systems/toy/translate/test"
     folder.mkdir(parents=True)
     shutil.copy(downloaded / "prep/text/test.ref", folder / "hyp.txt")
@@ -300,7 +298,7 @@ def test_scores_need_no_code(downloaded, flag):
     assert not flag.exists()
 
 
-def test_other_systems_are_translated_without_it(downloaded, flag):
+def test_systems_without_code_of_a_run_are_translated(downloaded, flag):
     add_system(Run(downloaded), "plain", "transformer")
     code, output = call("translate --jobs 1", downloaded)
     assert code == 0 and str(downloaded / "payload.py") in output.replace("\n", "")
@@ -308,7 +306,7 @@ def test_other_systems_are_translated_without_it(downloaded, flag):
     assert not flag.exists()
 
 
-def test_a_folder_of_settings_that_cannot_be_written_stops_nothing(downloaded, tmp_path):
+def test_unwritable_folder_of_user_settings_stops_no_command(downloaded, tmp_path):
     (tmp_path / "settings").write_text("a file", "utf-8")
     code, output = call("translate --jobs 1 --allow-code payload", downloaded)
     assert code == 0 and "not remembered" in output
