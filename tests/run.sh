@@ -7,7 +7,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/../recipes/environment.sh"
 
 FAST=(
   tests/test_{house,types,environment,settings,fields,files,records,run}.py
-  tests/test_cli.py::test_wrong_words_before_there_is_a_run tests/test_api.py::test_importing_loads_nothing
+  tests/test_cli.py::test_wrong_arguments_without_a_run_are_refused tests/test_api.py::test_import_does_not_load_torch
   tests/prep/test_clean.py tests/demo/test_demo_english.py tests/recipes/test_papers.py
   tests/export/test_to_{ctranslate2,huggingface}.py
   tests/report/test_report.py::test_missing_outdated_and_damaged_findings_are_listed

@@ -1,9 +1,8 @@
-"""From Python: the numbers of the commands, the errors of the house, and the lines of the
-README.
-"""
+"""nmtkit.load() gives the numbers and errors of the commands; the README's example works."""
 
 import contextlib
 import copy
+import functools
 import json
 import os
 import pickle
@@ -31,6 +30,7 @@ from nmtkit.translate.scorer import Scorer
 from nmtkit.translate.systems import SystemGroup
 from nmtkit.translate.translator import Translator
 from tests import ROOT
+from tests.faults.trainings import interfere
 from tests.processes import python
 from tests.random_systems import add_system, prepare
 from tests.refused import refused
@@ -47,11 +47,14 @@ SRC = [
 TGT = ["Die Katze schläft.", "Hund", "Der Hund rennt.", "", "Er rennt nicht."]
 
 
-def float32(device, precision, remembered=None):
-    """In the place of measurements, which change process-wide settings and may come out
-    differently from call to call.
-    """
-    return Hardware("cpu", "test", 1, "float32", "highest", False)
+def fixed_hardware(precision="float32", matmul="highest"):
+    return Hardware("cpu", "test", 1, precision, matmul, False)
+
+
+def bfloat16_if_allowed(device, precision, width):
+    """Replace `hardware.choose`: bfloat16 and reduced float32 products, where allowed."""
+    torch.set_float32_matmul_precision("medium")
+    return fixed_hardware("float32" if precision == "float32" else "bfloat16", "medium")
 
 
 @pytest.fixture(scope="module")
@@ -67,14 +70,21 @@ def run(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def no_measurements(monkeypatch):
-    monkeypatch.setattr("nmtkit.nn.hardware.choose", float32)
+    """Measurements change process-wide settings and may differ from call to call."""
+    monkeypatch.setattr("nmtkit.nn.hardware.choose", lambda *_, **__: fixed_hardware())
 
 
-def scored(*arguments):
+@pytest.fixture
+def plain(run):
+    return nmtkit.load(run.path, "plain", "cpu")
+
+
+def printed_log_probs(*arguments):
     return [json.loads(line)["log_prob"] for line in printed(*arguments)]
 
 
 def printed(*arguments):
+    """Return the lines that `nmtkit translate` prints."""
     options = ["--jobs", "1", "--device", "cpu"]
     result = CliRunner().invoke(app, ["translate", *map(str, arguments), *options])
     assert result.exit_code == 0, result.stderr
@@ -89,84 +99,111 @@ def texts(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["plain", "recurrent", "with-context"])
-def test_the_numbers_of_the_commands_bit_for_bit(run, texts, name):
+def test_translations_and_scores_equal_the_commands_bit_for_bit(run, texts, name):
     system = nmtkit.load(run.path, system=name, device="cpu")
     assert system.translate(SRC) == printed(texts[0], "--run", run.path, "--system", name)
     assert system.translate(SRC)[1] == "" and len(set(system.translate(SRC))) > 2
-    given = ["--force-target", texts[1], "--run", run.path, "--system", name]
-    wanted = list(map(json.loads, printed(texts[0], *given)))
-    assert system.score(SRC, TGT) == [line["log_prob"] for line in wanted]
-    tokens = system.token_scores(SRC, TGT)
-    assert [(line.tokens, line.log_probs) for line in tokens] == [
-        (line["tokens"], line["log_probs"]) for line in wanted
-    ]
-    assert all(
-        line.tokens[-1] == "</s>" and line.log_prob == sum(line.log_probs) < 0 for line in tokens
-    )
+    options = ["--force-target", texts[1], "--run", run.path, "--system", name]
+    expected = list(map(json.loads, printed(texts[0], *options)))
+    assert system.score(SRC, TGT) == [line["log_prob"] for line in expected]
+    for line, wanted in zip(system.token_scores(SRC, TGT), expected, strict=True):
+        assert (line.tokens, line.log_probs) == (wanted["tokens"], wanted["log_probs"])
+        assert line.tokens[-1] == "</s>" and line.log_prob == sum(line.log_probs) < 0
 
 
-def test_the_n_best_and_settings_of_the_search(run, texts):
+def test_nbest_lists_and_search_settings_equal_the_command(run, texts):
     system = nmtkit.load(run.path, "plain", "cpu", beam=4, nbest=3, length_penalty=1.0)
     options = ["--run", run.path, "--beam", 4, "--nbest", 3, "--length-penalty", 1]
     lines = printed(texts[0], "--system", "plain", *options)
-    wanted = [json.loads(line)["nbest"] for line in lines]
-    found = [one.candidates for one in system.translations(SRC)]
-    assert [list(map(vars, candidates)) for candidates in found] == wanted
-    assert list(map(len, wanted)) == [3, 0, 3, 3, 3]
+    expected = [json.loads(line)["nbest"] for line in lines]
+    found = [list(map(vars, line.candidates)) for line in system.translations(SRC)]
+    assert found == expected and list(map(len, expected)) == [3, 0, 3, 3, 3]
     assert (system.settings.beam, system.settings.max_source) == (4, 20)
-    one_job, two_jobs = (
-        nmtkit.load(run.path, "plain", "cpu", jobs=jobs, batch_size=2) for jobs in (1, 2)
+
+
+def test_number_of_jobs_changes_no_translation(run):
+    first, second = (
+        nmtkit.load(run.path, "plain", "cpu", jobs=jobs, batch_size=2).translate(SRC)
+        for jobs in (1, 2)
     )
-    assert one_job.translate(SRC) == two_jobs.translate(SRC)
+    assert first == second
 
 
-def test_documents(run, texts, tmp_path):
-    system = nmtkit.load(run.path, "with-context", "cpu")
-    (tmp_path / "starts").write_text("0\n2\n", "utf-8")
-    for docs, documents in ((tmp_path / "starts", [0, 2]), ("blank", "blank")):
-        given = ["--run", run.path, "--system", "with-context", "--docs", docs]
-        assert system.translate(SRC, documents=documents) == printed(texts[0], *given)
-        wanted = scored(texts[0], "--force-target", texts[1], *given)
-        assert system.score(SRC, TGT, documents=documents) == wanted != system.score(SRC, TGT)
-    marked = [tmp_path / f"marked.{side}" for side in ("src", "tgt")]
-    for path, lines in zip(marked, (SRC, TGT), strict=True):
+@pytest.fixture
+def with_context(run):
+    return nmtkit.load(run.path, "with-context", "cpu")
+
+
+@pytest.mark.parametrize(("docs", "documents"), [("starts", [0, 2]), ("blank", "blank")])
+def test_documents_give_the_numbers_of_the_commands(
+    with_context, run, texts, tmp_path, monkeypatch, docs, documents
+):
+    monkeypatch.chdir(tmp_path)
+    Path("starts").write_text("0\n2\n", "utf-8")
+    options = ["--run", run.path, "--system", "with-context", "--docs", docs]
+    assert with_context.translate(SRC, documents=documents) == printed(texts[0], *options)
+    expected = printed_log_probs(texts[0], "--force-target", texts[1], *options)
+    assert with_context.score(SRC, TGT, documents=documents) == expected
+    assert with_context.score(SRC, TGT) != expected
+
+
+def test_documents_equal_marker_lines_of_the_command(with_context, run, tmp_path):
+    src, tgt = (tmp_path / f"marked.{side}" for side in ("src", "tgt"))
+    for path, lines in ((src, SRC), (tgt, TGT)):
         files.write_lines(path, ["<d>", *lines[:2], "<d>", *lines[2:]])
-    wanted = system.translate(SRC, documents=[0, 2])
-    given = ["--run", run.path, "--system", "with-context", "--docs", "marker"]
-    assert printed(marked[0], *given) == ["<d>", *wanted[:2], "<d>", *wanted[2:]]
-    found = scored(marked[0], "--force-target", marked[1], *given)
-    assert [*found[1:3], *found[4:]] == pytest.approx(
-        system.score(SRC, TGT, documents=[0, 2]), abs=1e-4
+    options = ["--run", run.path, "--system", "with-context", "--docs", "marker"]
+    lines = with_context.translate(SRC, documents=[0, 2])
+    assert printed(src, *options) == ["<d>", *lines[:2], "<d>", *lines[2:]]
+    log_probs = printed_log_probs(src, "--force-target", tgt, *options)
+    assert [*log_probs[1:3], *log_probs[4:]] == pytest.approx(
+        with_context.score(SRC, TGT, documents=[0, 2]), abs=1e-4
     )
-    for wrong in ([], [1, 2], [0, 2, 2], [0, 5], [0, 3, 1], [0, 1.5], [0, "x"], 0, 5):
-        said = "wrong line numbers of document starts"
-        error = refused(DataError, said, system.translate, SRC, documents=wrong)
-        assert error.hint == "give rising line numbers; the first is 0, all are below 5"
-    refused(ConfigError, "'blanks' does not say", system.translate, SRC, documents="blanks")
-    plain = nmtkit.load(run.path, "plain", "cpu")  # reads no context
+
+
+@pytest.mark.parametrize(
+    "documents", [[], [1, 2], [0, 2, 2], [0, 5], [0, 3, 1], [0, 1.5], [0, "x"], 0, 5]
+)
+def test_wrong_document_starts_are_refused(with_context, documents):
+    message = "wrong line numbers of document starts"
+    error = refused(DataError, message, with_context.translate, SRC, documents=documents)
+    assert error.hint == "give rising line numbers; the first is 0, all are below 5"
+
+
+def test_unknown_kind_of_documents_is_refused(with_context):
+    message = "'blanks' does not say"
+    refused(ConfigError, message, with_context.translate, SRC, documents="blanks")
+
+
+def test_model_without_context_ignores_documents(plain):
     assert plain.score(SRC, TGT, documents=[0, 2]) == plain.score(SRC, TGT)
 
 
-def test_states_are_those_that_the_decoder_reads_without_padding(run):
-    system = nmtkit.load(run.path, "plain", "cpu")
+def test_encode_returns_encoder_states_without_padding(run, plain):
     side, vocabulary = TextSide.load(run.prep, "src"), load_vocabularies(run.prep)[0]
-    encoded = system.encode(SRC)
+    encoded = plain.encode(SRC)
     for line, found in zip(SRC, encoded, strict=True):
         subwords = side.encode(line) if line else []
         assert found.tokens == [*subwords, "</s>"]
         with torch.no_grad():
-            alone = system.model.encode(source_batch([vocabulary.encode(subwords)]))["states"][0]
+            alone = plain.model.encode(source_batch([vocabulary.encode(subwords)]))["states"][0]
         assert found.states.shape == (len(found.tokens), 16)
         assert torch.allclose(found.states, alone, atol=1e-5)
-    assert len(encoded[2].tokens) > system.settings.max_source  # and is not cut
-    (encoded[0].states.requires_grad_() * 2).sum().backward()  # a tensor like any other
-    assert encoded[0].states.grad is not None
-    with pytest.raises(NoStates, match="no states of source positions"):
-        nmtkit.load(run.path, "recurrent", "cpu").encode(SRC)
+    assert len(encoded[2].tokens) > plain.settings.max_source  # encode does not cut lines
+
+
+def test_encoder_states_take_part_in_autograd(plain):
+    states = plain.encode(SRC[:1])[0].states
+    (states.requires_grad_() * 2).sum().backward()
+    assert states.grad is not None
+
+
+def test_encode_refuses_a_model_without_source_states(run):
+    system = nmtkit.load(run.path, "recurrent", "cpu")
+    refused(NoStates, "no states of source positions", system.encode, SRC)
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
-def test_a_fault_of_a_model_of_your_own_is_named(run, monkeypatch, jobs):
+def test_exception_in_a_users_model_is_a_user_error(run, monkeypatch, jobs):
     monkeypatch.setattr(ToyRecurrent, "encode", lambda *_: {})
     system = nmtkit.load(run.path, "recurrent", "cpu", jobs=jobs, batch_size=2)
     caught = refused(ConfigError, "your code failed: KeyError", system.translate, SRC)
@@ -176,134 +213,149 @@ def test_a_fault_of_a_model_of_your_own_is_named(run, monkeypatch, jobs):
     assert result.exit_code == 2 and "your code failed: KeyError" in result.stderr
 
 
-def test_a_run_on_a_read_only_disk(run, read_only):
+def test_load_and_translate_work_on_a_read_only_disk(run, read_only):
     read_only(run.path)
     assert nmtkit.load(run.path, "plain", "cpu", beam=2).translate(SRC[:1])
 
 
-def test_no_lines(run):
-    system = nmtkit.load(run.path, "plain", "cpu")
-    assert system.translate([]) == system.score([], []) == system.encode([]) == []
+def test_empty_list_of_lines_gives_an_empty_list(plain):
+    assert plain.translate([]) == plain.score([], []) == plain.encode([]) == []
 
 
 @pytest.mark.parametrize("wrong", ["A dog.", b"A dog.", 3, None, ["A dog.", 3], [["A dog."]]])
-def test_one_string_is_no_list_of_lines(run, wrong):
-    system = nmtkit.load(run.path, "plain", "cpu")
-    for call in (
-        lambda: system.translate(wrong),
-        lambda: system.score(SRC, wrong),
-        lambda: system.score(wrong, SRC),
-        lambda: system.encode(wrong),
+def test_arguments_that_are_no_lists_of_strings_are_refused(plain, wrong):
+    message = "expected a list of lines|a line must be a string"
+    for call, *arguments in (
+        (plain.translate, wrong),
+        (plain.score, SRC, wrong),
+        (plain.score, wrong, SRC),
+        (plain.encode, wrong),
     ):
-        caught = refused(TypeError, None, call)
-        assert isinstance(caught, NmtkitError) and (
-            "expected a list of lines" in str(caught) or "a line must be a string" in str(caught)
-        )
+        assert isinstance(refused(TypeError, message, call, *arguments), NmtkitError)
 
 
-def test_phrases_that_are_no_list_are_refused(run):
-    system = nmtkit.load(run.path, "plain", "cpu")
-    said = "expected a list of lines, not int"
-    refused(TypeError, said, lambda: system.translate(SRC, constraints=5))
+def test_constraints_that_are_no_list_are_refused(plain):
+    message = "expected a list of lines, not int"
+    refused(TypeError, message, plain.translate, SRC, constraints=5)
 
 
 @pytest.mark.parametrize("copied", [pickle.dumps, copy.deepcopy, copy.copy])
-def test_a_loaded_system_is_not_copied(run, copied):
+def test_loaded_system_cannot_be_pickled_or_copied(run, copied):
     refused(NmtkitError, "cannot be pickled or copied", copied, nmtkit.load(run.path, "plain"))
 
 
-def test_one_target_for_each_source(run):
-    with pytest.raises(DataError, match="4 targets for 5 sources"):
-        nmtkit.load(run.path, "plain", "cpu").score(SRC, TGT[:4])
+def test_different_numbers_of_targets_and_sources_are_refused(plain):
+    refused(DataError, "4 targets for 5 sources", plain.score, SRC, TGT[:4])
 
 
-def test_which_system(run, tmp_path, stderr, monkeypatch):
+def test_load_takes_the_system_trained_last_by_default(run, stderr):
     assert nmtkit.load(run.path, device="cpu").name == "recurrent"
     assert "translating with 'recurrent', the system trained last" in stderr()
+
+
+def test_load_takes_the_folder_of_a_system(run, stderr, monkeypatch):
     monkeypatch.chdir(run.path.parent)
     assert nmtkit.load(f"{run.path.name}/systems/plain", device="cpu").name == "plain"
     assert "trained last" not in stderr()
     assert nmtkit.load(run.path / "systems" / "plain", "plain", "cpu").name == "plain"
-    for path, system, said in [
-        (run.path, "plan", "no system 'plan'"),
-        (run.path / "systems" / "plan", None, "no system 'plan'"),
-        (run.path / "systems" / "plain", "other", "is not the folder of 'other'"),
-        (run.path / "nothing", None, "no such folder"),
-        (run.path / "prep", None, "this run is not prepared"),
-    ]:
-        refused(NmtkitError, said, nmtkit.load, path, system, "cpu")
-    refused(ConfigError, "did you mean 'beam'", nmtkit.load, run.path, "plain", "cpu", baem=3)
-    for wrong, said in [
-        ({"path": None}, "expected a folder, not NoneType"),
-        ({"system": 3}, "expected the name of a system, not int"),
-        ({"device": None}, "expected auto, cpu, cuda or mps, not NoneType"),
-        ({"device": torch.device("cpu")}, "expected auto, cpu, cuda or mps, not device"),
-        ({"jobs": "2"}, "expected a whole number, not str"),
-        ({"jobs": 1.5}, "expected a whole number, not float"),
-    ]:
-        error = refused(ConfigError, said, nmtkit.load, **{"path": run.path, **wrong})
-        assert [error.where] == list(wrong)
-    error = refused(ConfigError, "nbest", nmtkit.load, run.path, "plain", "cpu", nbest=9)
-    assert error.hint == "change one of them"
-    refused(ConfigError, "unknown device", nmtkit.load, run.path, "plain", "tpu")
 
 
-def test_scores_are_float32_beside_a_search_in_bfloat16(run, monkeypatch):
+@pytest.mark.parametrize(
+    ("path", "system", "message"),
+    [
+        (".", "plan", "no system 'plan'"),
+        ("systems/plan", None, "no system 'plan'"),
+        ("systems/plain", "other", "is not the folder of 'other'"),
+        ("nothing", None, "no such folder"),
+        ("prep", None, "this run is not prepared"),
+    ],
+)
+def test_load_refuses_a_missing_run_or_system(run, path, system, message):
+    refused(NmtkitError, message, nmtkit.load, run.path / path, system, "cpu")
+
+
+@pytest.mark.parametrize(
+    ("argument", "value", "message"),
+    [
+        ("path", None, "expected a folder, not NoneType"),
+        ("system", 3, "expected the name of a system, not int"),
+        ("device", None, "expected auto, cpu, cuda or mps, not NoneType"),
+        ("device", torch.device("cpu"), "expected auto, cpu, cuda or mps, not device"),
+        ("jobs", "2", "expected a whole number, not str"),
+        ("jobs", 1.5, "expected a whole number, not float"),
+    ],
+)
+def test_load_names_an_argument_of_the_wrong_type(run, argument, value, message):
+    error = refused(ConfigError, message, nmtkit.load, **{"path": run.path, argument: value})
+    assert error.where == argument
+
+
+def test_load_refuses_settings_and_devices_that_do_not_exist(run):
+    load = functools.partial(nmtkit.load, run.path, "plain")
+    refused(ConfigError, "did you mean 'beam'", load, "cpu", baem=3)
+    assert refused(ConfigError, "nbest", load, "cpu", nbest=9).hint == "change one of them"
+    refused(ConfigError, "unknown device", load, "tpu")
+
+
+def torch_state():
+    return torch.get_num_threads(), torch.get_float32_matmul_precision()
+
+
+@pytest.fixture
+def two_threads():
+    """Two threads and full float32 products, restored at the end."""
+    threads, matmul = torch_state()
+    torch.set_num_threads(2)
+    torch.set_float32_matmul_precision("highest")
+    yield
+    torch.set_num_threads(threads)
+    torch.set_float32_matmul_precision(matmul)
+
+
+@pytest.fixture
+def packed(two_threads, monkeypatch):
+    """Let searches use bfloat16; return a list of the precisions for which weights are packed."""
     packed = []
-
-    def measured(device, precision, width):
-        torch.set_float32_matmul_precision("medium")
-        return Hardware(
-            "cpu", "test", 1, "float32" if precision == "float32" else "bfloat16", "medium", False
-        )
-
-    monkeypatch.setattr("nmtkit.nn.hardware.choose", measured)
+    monkeypatch.setattr("nmtkit.nn.hardware.choose", bfloat16_if_allowed)
     monkeypatch.setattr(
         "nmtkit.models.loading.pack",
-        lambda model, precision: packed.append((precision, torch.get_float32_matmul_precision())),
+        lambda model, precision: packed.append((precision, torch_state()[1])),
     )
-    seen = []
+    return packed
+
+
+def test_scores_use_float32_beside_a_bfloat16_search(run, packed):
+    system = nmtkit.load(run.path, "plain", "cpu")
+    assert packed == [("bfloat16", "medium")]
+    system.translate(SRC)
+    system.score(SRC, TGT)
+    system.encode(SRC)
+    assert packed == [("bfloat16", "medium"), ("float32", "medium")]
+
+
+@pytest.mark.usefixtures("packed")
+def test_threads_and_precision_change_only_during_a_call(run, monkeypatch):
+    states = []
     for owner, name in (
         (Translator, "translate_windows"),
         (Scorer, "force"),
         (api, "encoder_states"),
     ):
-        own = getattr(owner, name)
-
-        def watched(*args, own=own, **options):
-            seen.append((torch.get_num_threads(), torch.get_float32_matmul_precision()))
-            return own(*args, **options)
-
-        monkeypatch.setattr(owner, name, watched)
-    threads, matmul = torch.get_num_threads(), torch.get_float32_matmul_precision()
-    torch.set_num_threads(2)
-    torch.set_float32_matmul_precision("highest")
-    try:
-        system = nmtkit.load(run.path, "plain", "cpu")
-        assert (
-            packed == [("bfloat16", "medium")] and torch.get_float32_matmul_precision() == "highest"
-        )
-        system.translate(SRC)
-        system.score(SRC, TGT)
-        system.encode(SRC)
-        assert packed == [("bfloat16", "medium"), ("float32", "medium")]
-        assert seen == [(1, "medium")] * 3  # while it computes
-        assert (torch.get_num_threads(), torch.get_float32_matmul_precision()) == (2, "highest")
-    finally:
-        torch.set_num_threads(threads)
-        torch.set_float32_matmul_precision(matmul)
+        interfere(monkeypatch, owner, name, {1}, lambda: states.append(torch_state()))
+    system = nmtkit.load(run.path, "plain", "cpu")
+    assert torch_state() == (2, "highest")
+    system.translate(SRC)
+    system.score(SRC, TGT)
+    system.encode(SRC)
+    assert states == [(1, "medium")] * 3
+    assert torch_state() == (2, "highest")
 
 
-def test_a_loaded_system_never_has_the_weights_of_two_trainings(run, tmp_path, monkeypatch):
-    """Those for scores are read at their first use if the search has another precision."""
+def test_changed_weights_are_refused_when_scoring_loads_them(run, tmp_path, monkeypatch):
+    """Scores load their weights at the first call if the search has another precision."""
     copied = tmp_path / "run"
     shutil.copytree(run.path, copied)
-
-    def measured(device, precision, width):
-        kind = "float32" if precision == "float32" else "bfloat16"
-        return Hardware("cpu", "test", 1, kind, "highest", False)
-
-    monkeypatch.setattr("nmtkit.nn.hardware.choose", measured)
+    monkeypatch.setattr("nmtkit.nn.hardware.choose", bfloat16_if_allowed)
     system, twin = (nmtkit.load(copied, "plain", "cpu") for _ in range(2))
     twin.score(SRC, TGT)
     shutil.rmtree(copied / "systems/plain/checkpoints")
@@ -315,21 +367,15 @@ def test_a_loaded_system_never_has_the_weights_of_two_trainings(run, tmp_path, m
     twin.score(SRC, TGT)
 
 
-def test_a_training_that_ends_while_weights_are_read_is_noticed(run, monkeypatch):
-    system = nmtkit.load(run.path, "plain", "cpu")
-    read = SystemGroup.scorer
-
-    def trained_meanwhile(group, *arguments):
-        monkeypatch.setattr(SystemGroup, "checkpoints", lambda group: [])
-        return read(group, *arguments)
-
-    monkeypatch.setattr(SystemGroup, "scorer", trained_meanwhile)
-    system._loaded.clear()
-    refused(CheckpointError, "have changed since it was loaded", system.score, SRC, TGT)
+def test_weights_that_change_while_they_are_read_are_refused(plain, monkeypatch):
+    change = functools.partial(monkeypatch.setattr, SystemGroup, "checkpoints", lambda group: [])
+    interfere(monkeypatch, SystemGroup, "scorer", {1}, change)
+    plain._loaded.clear()
+    refused(CheckpointError, "have changed since it was loaded", plain.score, SRC, TGT)
 
 
-def test_ctrl_c_while_a_system_loads_leaves_gradients_on(run, monkeypatch):
-    """Even between the change and the block of torch.no_grad, which draws the first weights."""
+def test_ctrl_c_during_load_leaves_gradients_enabled(run, monkeypatch):
+    """Ctrl-C arrives after torch.no_grad has disabled gradients and before its block begins."""
 
     def stopped(context):
         torch.set_grad_enabled(False)
@@ -341,18 +387,18 @@ def test_ctrl_c_while_a_system_loads_leaves_gradients_on(run, monkeypatch):
     assert torch.is_grad_enabled()
 
 
-def test_the_memory_of_products_is_limited_as_in_the_commands(run, monkeypatch):
+def test_load_limits_the_onednn_cache_as_the_commands_do(run, monkeypatch):
     limit = "ONEDNN_PRIMITIVE_CACHE_CAPACITY"
     monkeypatch.setattr(environment, "_ours", {})
-    for of_user, expected in ((None, str(environment.PRODUCTS)), ("7", "7")):
+    for user_value, expected in ((None, str(environment.PRODUCTS)), ("7", "7")):
         monkeypatch.delenv(limit, raising=False)
-        if of_user:
-            monkeypatch.setenv(limit, of_user)
+        if user_value:
+            monkeypatch.setenv(limit, user_value)
         nmtkit.load(run.path, "plain", "cpu")
         assert os.environ[limit] == expected
 
 
-def test_a_worker_of_a_pool_has_no_workers(run):
+def test_worker_of_a_process_pool_translates_without_workers(run):
     code = (
         "import multiprocessing, sys, nmtkit\n"
         "def work(path):\n"
@@ -365,23 +411,21 @@ def test_a_worker_of_a_pool_has_no_workers(run):
     assert done.returncode == 0, done.stderr
 
 
-def test_a_system_on_a_cpu_leaves_the_settings_of_gpus(run):
-    def of_gpus():
+def test_system_on_a_cpu_leaves_gpu_settings_unchanged(run):
+    def gpu_settings():
         return torch.backends.cuda.cudnn_sdp_enabled(), torch.backends.cudnn.allow_tf32
 
-    before = of_gpus()
+    before = gpu_settings()
     for tf32 in (True, False):
         torch.backends.cudnn.allow_tf32 = tf32
         nmtkit.load(run.path, "plain", "cpu")
-        assert of_gpus() == (before[0], tf32)
+        assert gpu_settings() == (before[0], tf32)
     torch.backends.cudnn.allow_tf32 = before[1]
 
 
-def test_threads_wait_for_each_other(run):
-    """Torch's settings are those of before when all threads have ended."""
-    system, wanted = nmtkit.load(run.path, "plain", "cpu"), []
-    wanted = system.translate(SRC)
-    before = torch.get_num_threads(), torch.get_float32_matmul_precision()
+def test_concurrent_threads_compute_one_after_another(plain):
+    """Afterwards torch has its earlier settings."""
+    expected, before = plain.translate(SRC), torch_state()
     inside, most, original = [], [0], api.workers.one_thread
 
     @contextlib.contextmanager
@@ -395,12 +439,11 @@ def test_threads_wait_for_each_other(run):
 
     with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(3) as threads:
         patch.setattr(api.workers, "one_thread", watched)
-        assert list(threads.map(lambda _: system.translate(SRC), range(6))) == [wanted] * 6
-    assert most == [1]
-    assert (torch.get_num_threads(), torch.get_float32_matmul_precision()) == before
+        assert list(threads.map(lambda _: plain.translate(SRC), range(6))) == [expected] * 6
+    assert most == [1] and torch_state() == before
 
 
-def test_a_forked_process_does_not_wait_for_a_thread_of_its_parent():
+def test_forked_process_does_not_inherit_the_parents_lock():
     with ThreadPoolExecutor(1) as threads:
         threads.submit(api._one_thread_at_a_time.acquire).result()
         if not (child := os.fork()):
@@ -409,7 +452,7 @@ def test_a_forked_process_does_not_wait_for_a_thread_of_its_parent():
     assert os.waitpid(child, 0)[1] == 0
 
 
-def test_precision_that_is_set_by_torchs_newer_attributes_stays(run):
+def test_precision_set_by_newer_torch_attributes_is_kept(run):
     matmul = torch.backends.cuda.matmul
     if not hasattr(matmul, "fp32_precision"):
         pytest.skip("this torch has one way to set it")
@@ -423,7 +466,7 @@ def test_precision_that_is_set_by_torchs_newer_attributes_stays(run):
         torch.set_float32_matmul_precision(before)
 
 
-def test_importing_loads_nothing():
+def test_import_does_not_load_torch():
     code = (
         "import sys, nmtkit; assert 'torch' not in sys.modules; nmtkit.load; assert 'torch' in"
         " sys.modules; nmtkit.lod"
@@ -432,7 +475,7 @@ def test_importing_loads_nothing():
     assert done.returncode == 1 and "module 'nmtkit' has no attribute 'lod'" in done.stderr
 
 
-def test_the_package_lists_its_interface_without_loading_it():
+def test_dir_lists_the_interface_without_loading_torch():
     code = (
         "import sys, nmtkit; assert 'torch' not in sys.modules; print(*dir(nmtkit));"
         "assert 'torch' not in sys.modules; from nmtkit import *; print(load, NmtkitError)"
@@ -443,7 +486,7 @@ def test_the_package_lists_its_interface_without_loading_it():
     assert all(getattr(nmtkit, name).__name__ == name for name in nmtkit.__all__)
 
 
-def test_the_lines_of_the_readme(run, tmp_path, monkeypatch, stdout):
+def test_python_example_of_the_readme_works(run, tmp_path, monkeypatch, stdout):
     page = (ROOT / "README.md").read_text("utf-8")
     section = page.split("\n## From Python\n")[1].split("\n## ")[0]
     code = "\n".join(
@@ -451,9 +494,8 @@ def test_the_lines_of_the_readme(run, tmp_path, monkeypatch, stdout):
     )
     (folder,) = re.findall(r'"(runs/\S+)"', code)
     copied = Run(Path(shutil.copytree(run.path, tmp_path / folder)))
-    os.utime(
-        copied.system("plain").checkpoints / "step-00000001", ns=(2**62 + 10**9, 2**62 + 10**9)
-    )
+    later = 2**62 + 10**9
+    os.utime(copied.system("plain").checkpoints / "step-00000001", ns=(later, later))
     monkeypatch.chdir(tmp_path)
     shown = []
     lines = [
@@ -461,8 +503,7 @@ def test_the_lines_of_the_readme(run, tmp_path, monkeypatch, stdout):
         for line in code.splitlines()
     ]
     exec("\n".join(lines), {"shown": shown})
-    assert [type(value).__name__ for value in shown] == ["list", "list", "list", "list"]
-    assert [len(value) for value in shown[:3]] == [2, 1, 1] and shown[2][0] == pytest.approx(
-        sum(shown[3])
-    )
+    assert [type(value) for value in shown] == [list] * 4
+    assert [len(value) for value in shown[:3]] == [2, 1, 1]
+    assert shown[2][0] == pytest.approx(sum(shown[3]))
     assert "</s>" in stdout()

@@ -1,10 +1,9 @@
-"""The list of runs: what it shows, what it finds out of date, and that it needs no torch."""
+"""`nmtkit status`: runs with their scores, and what is out of date, with commands."""
 
 import json
 import os
 import re
 import shutil
-import subprocess
 import tomllib
 from pathlib import Path
 
@@ -31,7 +30,7 @@ def scored(tmp_path_factory):
 
 @pytest.fixture
 def folder(scored, tmp_path, monkeypatch):
-    """A copy that a test may spoil, as the current folder."""
+    """A copy that a test may change; it is the current folder."""
     shutil.copytree(scored / "runs", tmp_path / "runs")
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -41,8 +40,13 @@ def described():
     return json.loads(ok("status --json").stdout)
 
 
-def test_a_run_is_shown_with_its_scores_steps_and_sizes(folder):
-    (folder / "runs" / "notes").mkdir()  # no run
+def out_of_date():
+    """Return what `status` lists as out of date in the first run."""
+    return described()[0]["out_of_date"]
+
+
+def test_run_is_shown_with_scores_steps_and_size(folder):
+    (folder / "runs" / "notes").mkdir()  # ignored: no run
     run = folder / "runs/demo"
     (values,) = described()
     (system,) = values["systems"]
@@ -52,97 +56,120 @@ def test_a_run_is_shown_with_its_scores_steps_and_sizes(folder):
     assert (system["step"], system["max_steps"]) == (6, 6)
     assert system["bleu"] == {"test": scores["systems"][0]["scores"]["bleu"]["value"]}
     assert system["best"]["step"] == best["step"]
-    listing = subprocess.run(["find", run, "-type", "f", "-size", "+0"], capture_output=True)
-    sizes = [os.stat(path).st_size for path in listing.stdout.decode().split("\n") if path]
-    assert values["bytes"] == sum(sizes)
+    assert values["bytes"] == sum(p.stat().st_size for p in run.rglob("*") if p.is_file())
     shown = ok("status").stdout
     assert "6 of 6" in shown and f"BLEU {best['dev_bleu']:.2f}" in shown
 
 
-def test_what_is_out_of_date_is_listed_with_its_command(folder, monkeypatch):
-    run = folder / "runs/demo"
-    system = run / "systems/transformer"
-    hyp = system / "translate/test/hyp.txt"
-    page = run / "report/index.html"
-    page.parent.mkdir()
+AGAIN = "nmtkit score --on test --significance paired_bootstrap --resamples 20 --metrics bleu,chrf"
+AGAIN += " --run runs/demo"
+HYP = Path("systems/transformer/translate/test/hyp.txt")
+
+
+@pytest.fixture
+def scored_again(folder):
+    """The run, scored with the options of `AGAIN`."""
     ok("score --resamples 20 --metrics bleu,chrf")
+    return folder / "runs/demo"
+
+
+def test_changed_translation_makes_scores_analyses_and_the_report_out_of_date(
+    scored_again, monkeypatch
+):
     ok("analyze lengths --on test")
+    page = scored_again / "report/index.html"
+    page.parent.mkdir()
     page.write_text("")
-    hyp.write_text("Another translation.\n")
-    again = "nmtkit score --on test --significance paired_bootstrap --resamples 20"
-    again += " --metrics bleu,chrf --run runs/demo"
-    first, second, third = described()[0]["out_of_date"]
-    changed = "systems/transformer/translate/test/hyp.txt"
-    assert first == f"score/test: made before these changed: {changed}: {again}"
+    (scored_again / HYP).write_text("Another translation.\n")
     lengths = "nmtkit analyze lengths --on test --run runs/demo"
-    assert second == f"analyze/lengths: out of date: {lengths}"
-    assert third == "report: older than the scores"  # its title and --also are not known
-    shutil.copytree(system / "translate", run / "systems/ensemble-a+transformer/translate")
-    assert f"test: not scored: ensemble-a+transformer: {again}" in described()[0]["out_of_date"]
+    assert out_of_date() == [
+        f"score/test: made before these changed: {HYP}: {AGAIN}",
+        f"analyze/lengths: out of date: {lengths}",
+        "report: older than the scores",  # its options --title and --also are not known
+    ]
+    monkeypatch.setattr(console, "width", lambda: 60)
+    lines = ok("status").stdout.splitlines()
+    table = lines[: next(i for i, line in enumerate(lines) if line.startswith("score/test"))]
+    assert len(table) > 3 and max(map(len, table)) <= 60
+    assert "report: older than the scores" in lines and f"  {lengths}" in lines
+
+
+def test_missing_translations_and_scores_are_listed(scored_again):
+    translations = scored_again / "systems/transformer/translate"
+    shutil.copytree(translations, scored_again / "systems/ensemble-a+transformer/translate")
+    assert f"test: not scored: ensemble-a+transformer: {AGAIN}" in out_of_date()
+    (scored_again / HYP).unlink()
+    command = f"nmtkit translate --on test --run runs/demo && {AGAIN}"
+    assert f"test: not translated: transformer: {command}" in out_of_date()
+
+
+def test_further_training_makes_translations_out_of_date(scored_again):
+    translations = scored_again / "systems/transformer/translate"
+    shutil.copytree(translations, scored_again / "systems/ensemble-a+transformer/translate")
     ok(
         "train --set train.max_steps=12 --set train.validate_every=3 --set train.best_by=dev_loss"
         f" --set train.checkpoint_every=3 {TINY} {SHORT}"
     )
-    lines = described()[0]["out_of_date"]
     older = "test: the translation by {} is older than its weights: nmtkit translate --system {}"
     for name, words in (
         ("transformer", "transformer --on test --force --run runs/demo && nmtkit score --on test"),
         ("ensemble-a+transformer", "a --system transformer --ensemble --on test --force --run"),
     ):
-        assert any(line.startswith(older.format(name, words)) for line in lines)
-    shutil.rmtree(run / "systems/ensemble-a+transformer")
-    hyp.unlink()
-    command = f"nmtkit translate --on test --run runs/demo && {again}"
-    assert f"test: not translated: transformer: {command}" in described()[0]["out_of_date"]
-    monkeypatch.setattr(console, "width", lambda: 60)
-    lines = ok("status").stdout.splitlines()
-    table = lines[: next(i for i, line in enumerate(lines) if line.startswith("score/test"))]
-    assert len(table) > 3 and max(map(len, table)) <= 60
-    assert "report: older than the scores" in lines
-    assert f"  {command}" in lines
-    config = (system / "config.toml").read_text()
-    (system / "config.toml").write_text(re.sub("(?m)^corpus = .*", 'corpus = "x"', config))
-    (line,) = (line for line in described()[0]["out_of_date"] if "another preparation" in line)
+        assert any(line.startswith(older.format(name, words)) for line in out_of_date())
+
+
+def test_system_of_another_preparation_is_listed_with_the_command_that_trains_it(folder):
+    path = folder / "runs/demo/systems/transformer/config.toml"
+    config = path.read_text()
+    path.write_text(re.sub("(?m)^corpus = .*", 'corpus = "x"', config))
+    (line,) = (line for line in out_of_date() if "another preparation" in line)
     ok(line.rpartition(": nmtkit ")[2])
-    now = (system / "config.toml").read_text()
-    assert tomllib.loads(now) == tomllib.loads(config)
-    assert not described()[0]["out_of_date"][0].startswith("transformer: ")
+    assert tomllib.loads(path.read_text()) == tomllib.loads(config)
+    assert not any(line.startswith("transformer: ") for line in out_of_date())
 
 
-def test_a_command_names_only_what_is_there(folder):
-    run = folder / "runs/demo"
-    for name in ("other", "killed"):
-        shutil.copytree(run / "systems/transformer", run / "systems" / name)
-    ok(f"translate --jobs 1 {SHORT} --force")
-    ok("score --against other")
-    ok("analyze lengths --on test")
-    shutil.rmtree(run / "systems/other")
-    killed = run / "systems/killed"
+@pytest.fixture
+def killed(folder):
+    """The folder of a copied system without checkpoints, translations and records."""
+    copied = folder / "runs/demo/systems/killed"
+    shutil.copytree(folder / "runs/demo/systems/transformer", copied)
     for part in ("checkpoints", "translate"):
-        shutil.rmtree(killed / part)
+        shutil.rmtree(copied / part)
     for name in ("best.json", "system.json"):
-        (killed / name).unlink()
-    lines = described()[0]["out_of_date"]
+        (copied / name).unlink()
+    return copied
+
+
+def test_commands_name_only_systems_that_exist(folder, killed):
+    systems = folder / "runs/demo/systems"
+    shutil.copytree(systems / "transformer", systems / "other")
+    ok("score --against other --force")
+    ok("analyze lengths --on test")
+    shutil.rmtree(systems / "other")
+    lines = out_of_date()
     assert "killed: no checkpoint yet: nmtkit train --system killed --run runs/demo" in lines
     assert len(lines) > 2 and not any("other" in line.rpartition(": nmtkit ")[2] for line in lines)
     assert not any("not translated" in line for line in lines)
-    shutil.rmtree(run / "systems/transformer/checkpoints")  # as in a run that is passed on
-    assert not any("transformer: no checkpoint" in line for line in described()[0]["out_of_date"])
-    shutil.copytree(run / "systems/killed", run / "systems/third")
-    best = run / "systems/transformer/best.json"  # trained, and its weights are elsewhere
-    shutil.copy(best, run / "systems/third")
-    (line,) = (line for line in described()[0]["out_of_date"] if "not translated" in line)
-    assert line == "test: not translated: third"
+
+
+def test_trained_system_without_checkpoints_gets_no_command(folder, killed):
+    """A run may be passed on without weights."""
+    systems = folder / "runs/demo/systems"
+    shutil.rmtree(systems / "transformer/checkpoints")
+    assert not any("transformer: no checkpoint" in line for line in out_of_date())
+    shutil.copy(systems / "transformer/best.json", killed)
+    (line,) = (line for line in out_of_date() if "not translated" in line)
+    assert line == "test: not translated: killed"
     assert re.search("No weights here of .*transformer", ok("report").stderr)
 
 
 @pytest.mark.parametrize("newer", ["score", "report", "systems"])
-def test_a_copy_is_not_out_of_date(folder, newer):
-    """Copies have other times: those of one folder can be later than those of the others."""
+def test_copied_run_is_up_to_date_whatever_its_file_times(folder, newer):
+    """In a copy, the files of one folder can be newer than all other files."""
     ok("report")
     for path in Path("runs/demo").rglob("*"):
         os.utime(path, (1, 1) if newer not in path.parts else (2, 2))
-    assert described()[0]["out_of_date"] == []
+    assert out_of_date() == []
 
 
 @pytest.mark.parametrize(
@@ -153,7 +180,7 @@ def test_a_copy_is_not_out_of_date(folder, newer):
         "systems/transformer/config.toml",
     ],
 )
-def test_a_damaged_run_is_one_line_beside_the_others(folder, path):
+def test_damaged_run_is_one_line_and_other_runs_are_shown(folder, path):
     shutil.copytree("runs/demo", "runs/whole")
     Path("runs/demo", path).write_text("{", encoding="utf-8")
     lines = ok("status").stdout.splitlines()
@@ -162,7 +189,7 @@ def test_a_damaged_run_is_one_line_beside_the_others(folder, path):
 
 
 @pytest.mark.parametrize("path", ["score/test/scores.json", "systems/transformer/translate/test"])
-def test_a_damaged_result_is_named_with_the_command_that_makes_it_again(folder, path):
+def test_damaged_result_is_listed_with_the_command_that_repairs_it(folder, path):
     file = Path("runs/demo", path) / ("" if path.endswith("json") else "meta.json")
     file.write_text("{", encoding="utf-8")
     (values,) = described()
@@ -171,10 +198,10 @@ def test_a_damaged_result_is_named_with_the_command_that_makes_it_again(folder, 
     assert path.removesuffix("/scores.json") in line
     for command in line.rpartition(": nmtkit ")[2].split(" && nmtkit "):
         ok(command + f" {SHORT}" * command.startswith("translate"))
-    assert described()[0]["out_of_date"] == []
+    assert out_of_date() == []
 
 
-def test_no_run_and_a_missing_run(tmp_path, monkeypatch):
+def test_missing_runs_are_reported(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert "no run under ./runs" in nmtkit("status").stderr
     for words in ("nowhere", "--run nowhere", "nowhere --json"):
@@ -183,7 +210,7 @@ def test_no_run_and_a_missing_run(tmp_path, monkeypatch):
         assert not result.stdout
 
 
-def test_a_run_is_named_as_for_the_other_commands(folder, monkeypatch):
+def test_run_can_be_named_by_argument_option_or_environment(folder, monkeypatch):
     shown = ok("status runs/demo").stdout
     assert ok("status --run runs/demo").stdout == shown
     Path("runs").rename("elsewhere")
@@ -193,7 +220,7 @@ def test_a_run_is_named_as_for_the_other_commands(folder, monkeypatch):
     assert ok("status runs/demo").stdout == shown
 
 
-def test_torch_is_not_loaded(folder):
+def test_status_does_not_load_torch(folder):
     code = (
         "import sys\nfrom nmtkit.cli import app\ntry: app(['status'])\nexcept SystemExit: pass\n"
         "assert 'torch' not in sys.modules"
@@ -201,15 +228,13 @@ def test_torch_is_not_loaded(folder):
     python("-c", code, check=True)
 
 
-def test_a_run_without_its_weights_is_up_to_date(folder):
-    """Results are passed on without weights; nothing about them has changed."""
+def test_run_without_weights_is_up_to_date(folder):
+    """A run may be passed on without weights."""
     ok("analyze agreement --run runs/demo")
     system = folder / "runs/demo/systems/transformer"
     weights = load_file(next(system.glob("checkpoints/*/model.safetensors")))
     (system / "system.json").unlink()
-    ok(
-        f"train --run runs/demo {TINY} {BRIEF}"
-    )  # nothing is left to train; it writes the file again
+    ok(f"train --run runs/demo {TINY} {BRIEF}")  # trains nothing, and writes system.json again
     shutil.rmtree(system / "checkpoints")
     result = ok("status --json")
     assert json.loads(result.stdout)[0]["out_of_date"] == [] and "skipping" not in result.stderr

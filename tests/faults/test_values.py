@@ -1,5 +1,6 @@
-"""Values that every command refuses: endless files, paths that are no files, bytes that are not
-UTF-8, numbers beyond memory or floats. And missing packages.
+"""Commands refuse endless files, wrong kinds of files, invalid UTF-8, impossible numbers.
+
+And they name missing packages and broken installations.
 """
 
 import contextlib
@@ -38,14 +39,14 @@ NAMES_PATHS = re.compile("FILE|SRC|HYP|LINKS|DIR|RUN|FOLDER")
 
 
 def commands():
-    """Every command by its name, those of the analyses too."""
+    """Return every command by name, each analysis included."""
     found = dict(get_command(app).commands)
     del found["analyze"]
     return found | {f"analyze {name}": analysis_command(name) for name in ANALYSES}
 
 
 def option_classes(cls=Options):
-    """Every class of options of nmtkit."""
+    """Yield every class of options of nmtkit."""
     for name in ANALYSES:
         stage.find(name)
     for child in cls.__subclasses__():
@@ -54,21 +55,22 @@ def option_classes(cls=Options):
         yield from option_classes(child)
 
 
-def shown(field):
+def extra(field):
+    """Return metavar and names of an option."""
     return field.json_schema_extra or {}
 
 
 PATH_OPTIONS = [
-    (cls, key, shown(field)["metavar"])
+    (cls, key, extra(field)["metavar"])
     for cls in dict.fromkeys(option_classes())
     for key, field in cls.model_fields.items()
-    if NAMES_PATHS.search(shown(field).get("metavar") or "")
+    if NAMES_PATHS.search(extra(field).get("metavar") or "")
 ]
 
 
 @pytest.fixture(autouse=True)
 def nothing_takes_long():
-    """A test ends by an error instead of waiting for ever."""
+    """Let a command that waits for ever fail."""
 
     def stop(number, frame):
         raise TimeoutError("a command waits")
@@ -95,58 +97,54 @@ def no_files(tmp_path, monkeypatch):
     listening.close()
 
 
-def test_options_that_are_paths_say_so():
+def test_metavars_of_paths_are_recognised():
     for cls in option_classes():
         for key, field in cls.model_fields.items():
             if "Path" in str(field.annotation):
-                assert (cls, key, shown(field)["metavar"]) in PATH_OPTIONS
+                assert (cls, key, extra(field)["metavar"]) in PATH_OPTIONS
 
 
 @pytest.mark.parametrize(("cls", "key", "metavar"), PATH_OPTIONS)
-def test_what_is_no_file_is_refused_with_its_option(cls, key, metavar, no_files, tmp_path):
+def test_path_that_is_no_file_is_refused_with_its_option(cls, key, metavar, no_files, tmp_path):
     (good := tmp_path / "good.de").write_text("a\n", "utf-8")
     required = {k: "x" for k, field in cls.model_fields.items() if field.is_required()}
-    names_file = re.search("FILE|SRC|HYP|LINKS", metavar)
-    for kind, path in no_files.items():
-        if kind == "folder" and (not names_file or "NAME" in metavar.split("|")):
-            continue
+    field, spelled = cls.model_fields[key], extra(cls.model_fields[key])
+    several = re.search("list|tuple", str(field.annotation))
+    typed = metavar if spelled.get("argument") else (spelled["names"] or [key])[0]
+    names = {name.replace("-", "_").strip("_") for name in (typed, metavar)}
+    if not re.search("FILE|SRC|HYP|LINKS", metavar) or "NAME" in metavar.split("|"):
+        del no_files["folder"]  # the option takes folders
+    for path in no_files.values():
         values = [f"x={path}"] if metavar.startswith(("SET=", "NAME=")) else [str(path)]
         values += [f"{good},{path}"] * ("," in metavar or metavar.startswith("SRC"))
         for value in values:
-            several = "list" in str(cls.model_fields[key].annotation)
-            several |= "tuple" in str(cls.model_fields[key].annotation)
-            caught = refused(
-                DataError, None, cls.of, {**required, key: [value] if several else value}
-            )
-            names = shown(cls.model_fields[key])
-            typed = metavar if names.get("argument") else (names["names"] or [key])[0]
-            assert caught.where.strip("-").replace("-", "_") in {
-                typed.strip("-").replace("-", "_"),
-                metavar.replace("-", "_").strip("_"),
-            }
-            assert str(path) in caught.message
+            options = {**required, key: [value] if several else value}
+            error = refused(DataError, None, cls.of, options)
+            assert error.where.replace("-", "_").strip("_") in names
+            assert str(path) in error.message
 
 
-def test_a_file_without_permission_is_refused(tmp_path, monkeypatch):
+def test_file_without_permission_is_refused(tmp_path, monkeypatch):
     (path := tmp_path / "secret.toml").write_text("", "utf-8")
     access = os.access
     monkeypatch.setattr(os, "access", lambda p, mode: Path(p) != path and access(p, mode))
-    caught = refused(
-        DataError, f"no permission to read {path}", TranslateOptions.of, {"config": path}
-    )
-    assert (caught.where, caught.hint) == ("--config", f"chmod u+r {path}")
+    message = f"no permission to read {path}"
+    error = refused(DataError, message, TranslateOptions.of, {"config": path})
+    assert (error.where, error.hint) == ("--config", f"chmod u+r {path}")
 
 
-def test_pipes_of_the_shell_and_names_that_are_folders_stay(pipe, tmp_path, monkeypatch):
+def test_pipes_of_the_shell_and_dev_null_are_accepted(pipe):
     options = TranslateOptions.of({"config": pipe("[search]\nbeam = 2\n"), "source": "-"})
     assert tomllib.loads(options.config.read_text("utf-8")) == {"search": {"beam": 2}}
     assert TranslateOptions.of({"config": Path(os.devnull)})
+
+
+def test_option_values_that_are_names_of_folders_too_are_accepted(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("blank", "phrase", "pronouns"):
         (tmp_path / name).mkdir()
     assert TranslateOptions.of({"source": "-", "docs": "blank"})
-    agreement = stage.find("agreement")
-    assert agreement.Options.of({"pairs": "pronouns"})
+    assert stage.find("agreement").Options.of({"pairs": "pronouns"})
     assert stage.find("lengths").Options.of({"paper": "phrase"})
 
 
@@ -161,7 +159,9 @@ SETTINGS_FILES = [
 
 @pytest.mark.parametrize("line", [*SETTINGS_FILES, "score {} --ref {}", "score x.de --ref {}"])
 @pytest.mark.parametrize("kind", ["zero", "pipe"])
-def test_commands_read_nothing_that_never_ends(run, line, kind, no_files, tmp_path):
+def test_commands_refuse_endless_devices_and_pipes_without_a_writer(
+    run, line, kind, no_files, tmp_path
+):
     (tmp_path / "x.de").write_text("a\n", "utf-8")
     words = line.format(no_files[kind], no_files[kind]).split()
     words += [] if "--ref" in words else ["--run", str(run)]
@@ -181,7 +181,7 @@ def endless(line):
 
 
 @pytest.mark.parametrize("line", SETTINGS_FILES)
-def test_a_pipe_without_end_is_no_settings_file(run, line):
+def test_endless_settings_file_is_refused(run, line):
     with endless("# comment") as path:
         result = CliRunner().invoke(app, [*line.format(path).split(), "--run", str(run)])
     assert result.exit_code == 2, result.output
@@ -199,7 +199,7 @@ def test_a_pipe_without_end_is_no_settings_file(run, line):
         ),
     ],
 )
-def test_lines_without_end_are_not_all_read(words, message, tmp_path, monkeypatch):
+def test_score_refuses_texts_with_endless_lines(words, message, tmp_path, monkeypatch):
     monkeypatch.setattr(plain_files, "MOST_LINES", 99)
     monkeypatch.chdir(tmp_path)
     Path("x.de").write_text("a\n", "utf-8")
@@ -212,7 +212,7 @@ def test_lines_without_end_are_not_all_read(words, message, tmp_path, monkeypatc
 
 
 @pytest.mark.parametrize("name", commands())
-def test_bytes_that_are_not_utf8_are_refused_with_their_option(name):
+def test_option_that_is_not_utf8_is_refused(name):
     for parameter in commands()[name].params:
         if getattr(parameter, "is_flag", False) or "int" in (parameter.metavar or ""):
             continue
@@ -222,7 +222,7 @@ def test_bytes_that_are_not_utf8_are_refused_with_their_option(name):
         assert result.exit_code == 2 and "internal" not in result.output, result.output
 
 
-def test_a_path_that_is_not_utf8_is_refused_before_anything_is_written(tmp_path):
+def test_path_that_is_not_utf8_is_refused_before_prep_writes(tmp_path):
     words = ["prep", "mine", "--train", "a\udcff.de", "a.en", "--run", str(tmp_path / "run")]
     result = CliRunner().invoke(app, words)
     assert result.exit_code == 2 and not (tmp_path / "run").exists()
@@ -231,7 +231,7 @@ def test_a_path_that_is_not_utf8_is_refused_before_anything_is_written(tmp_path)
 
 @pytest.mark.parametrize("stream", ["", "PYTHONIOENCODING=ascii"])
 def test_texts_and_paths_are_utf8_in_every_locale(tmp_path, stream):
-    """A locale whose paths are ASCII; the system has few others to try."""
+    """Tested in the C locale, whose paths are ASCII."""
     (tmp_path / "hä.de").write_text("Das Mädchen läuft.\n", "utf-8")
     (tmp_path / "hä.toml").write_text("[search]\nbeam = 'ä'\n", "utf-8")
     variables = ["LC_ALL=C", "PYTHONUTF8=0", "PYTHONCOERCECLOCALE=0"]
@@ -254,7 +254,7 @@ SCHEMAS = {**STAGES, **{name: load_variant(name).Settings for name in VARIANTS}}
 
 
 @pytest.mark.parametrize("name", SCHEMAS)
-def test_every_setting_refuses_what_the_machine_cannot_hold(name):
+def test_every_setting_refuses_impossible_numbers(name):
     section = name if name in STAGES else "model"
     for key, field in SCHEMAS[name].model_fields.items():
         for text in HOSTILE:
@@ -268,7 +268,7 @@ def test_every_setting_refuses_what_the_machine_cannot_hold(name):
                 assert abs(value) <= LARGEST[field.annotation]
 
 
-def test_the_penalty_of_the_longest_translation_is_a_number():
+def test_length_penalty_of_the_longest_translation_is_finite():
     keys = ("length_penalty", "max_length_a", "max_length_b", "max_source")
     fields = SearchSettings.model_fields
     most = {key: max(getattr(m, "le", 0) for m in fields[key].metadata) for key in keys}
@@ -286,7 +286,7 @@ def test_the_penalty_of_the_longest_translation_is_a_number():
         *("--set=search.max_length_a=nan", "--set=search.beam=0x" + "f" * 5000),
     ],
 )
-def test_the_command_names_the_option_and_what_it_may_be(run, option):
+def test_impossible_number_is_refused_with_option_and_range(run, option):
     result = CliRunner().invoke(app, ["translate", "-", "--run", str(run), option], input="x\n")
     assert result.exit_code == 2 and "internal" not in result.output, result.output
     key = option.removeprefix("--set=search.").partition("=")[0].strip("-").replace("-", "_")
@@ -294,16 +294,15 @@ def test_the_command_names_the_option_and_what_it_may_be(run, option):
     assert re.search("must (be|have)|whole", result.output), result.output
 
 
-def test_a_settings_file_with_a_number_of_thousands_of_digits_is_named(tmp_path):
+def test_settings_file_with_a_huge_number_or_deep_nesting_is_refused(tmp_path):
     for text in ("9" * 5000, "[" * 3000):
         (path := tmp_path / "c.toml").write_text(f"[train]\nseed = {text}\n", "utf-8")
-        caught = refused(
-            ConfigError, "not valid TOML", read_toml, path, "the settings file", "--config", ""
-        )
-        assert caught.where == str(path)
+        arguments = path, "the settings file", "--config", ""
+        error = refused(ConfigError, "not valid TOML", read_toml, *arguments)
+        assert error.where == str(path)
 
 
-def test_too_little_memory_is_the_machines_fault(run, monkeypatch):
+def test_too_little_memory_is_an_environment_error(run, monkeypatch):
     error = RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9")
     assert is_out_of_memory(MemoryError()) and not is_out_of_memory(RuntimeError("other"))
     assert is_out_of_memory(RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling"))
@@ -322,7 +321,7 @@ def test_too_little_memory_is_the_machines_fault(run, monkeypatch):
         ImportError("/x/libtorch_cpu.so: undefined symbol: iJIT_NotifyEvent", name="_C"),
     ],
 )
-def test_a_broken_installation_of_torch_is_the_machines_fault(run, monkeypatch, error):
+def test_broken_installation_of_torch_is_an_environment_error(run, monkeypatch, error):
     monkeypatch.setattr("nmtkit.score.stage.score", Mock(side_effect=error))
     result = CliRunner().invoke(app, ["score", "--run", str(run)])
     assert result.exit_code == 3, result.output
@@ -330,12 +329,12 @@ def test_a_broken_installation_of_torch_is_the_machines_fault(run, monkeypatch, 
     assert "pip install --force-reinstall torch" in result.output
 
 
-def test_a_name_that_a_library_lacks_is_no_broken_installation():
+def test_missing_name_in_a_library_is_no_environment_error():
     error = ImportError("cannot import name 'x' from 'y' (/z/y.cpython-311-x86_64-linux-gnu.so)")
     assert of_the_machine(error) is None
 
 
-def test_a_home_folder_that_is_unknown_is_the_machines_fault(monkeypatch):
+def test_unknown_home_folder_is_an_environment_error(monkeypatch):
     for name in ("HOME", "NMTKIT_CACHE", "XDG_CACHE_HOME", "XDG_CONFIG_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("pwd.getpwuid", Mock(side_effect=KeyError("uid not found")))
@@ -361,7 +360,7 @@ def run(tmp_path_factory):
         ("sacremoses", "translate - --jobs 1"),
     ],
 )
-def test_a_missing_package_is_named_with_the_command_that_installs_it(
+def test_missing_package_is_named_with_the_command_that_installs_it(
     run, package, line, tmp_path, monkeypatch
 ):
     (tmp_path / "x.de.zst").write_bytes(b"")
