@@ -27,7 +27,7 @@ from tests.refused import refused
 from tests.score.conftest import write
 from tests.toy_recurrent import ToyRecurrent
 
-from ..spaces import Spaces
+from ..word_side import WordSide
 from ..stored import pair_writer
 from .conftest import GATED, TOY, AnalysedRun
 
@@ -251,7 +251,7 @@ def test_words_are_counted_in_the_prepared_training_text(demo, side):
 def test_without_subword_splitting_each_token_is_a_word(analysed, monkeypatch, stderr):
     monkeypatch.setattr(texts, "ROWS", 2)
     monkeypatch.setattr(console, "EVERY", 0.0)
-    monkeypatch.setattr(texts.TextSide, "load", lambda *_: Spaces())
+    monkeypatch.setattr(texts.TextSide, "load", lambda *_: WordSide())
     prep = analysed.run.prep
     write(prep / "vocab.txt", ["<pad>", "<s>", "</s>", "<unk>", "x", "a@@", "b", "a@@b@@", "c"])
     for name, lines in (("train", [[5, 6], [6], [7, 5]]), ("test", [[6, 5], [], [8, UNK]])):

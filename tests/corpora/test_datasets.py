@@ -19,7 +19,7 @@ from nmtkit.prep.options import PrepOptions
 from nmtkit.prep.request import Request
 from nmtkit.presets import preset_names
 from nmtkit.settings import PrepSettings, build
-from tests.manifests import changed
+from tests.manifests import with_change
 from tests.refused import refused
 
 PUBLISHED = table.find("multi30k-ende").published

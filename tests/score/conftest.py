@@ -18,8 +18,8 @@ from nmtkit.score.stored_scores import Scores
 from nmtkit.toml import write_toml
 from tests.fast_figures import draw_sketches
 from tests.manifests import read_json, write_manifest
-from tests.prep.real import lines as real_lines
 from tests.pair_writer import pair_writer
+from tests.prep.real import lines as real_lines
 
 FLORES = "flores200sacrebleuspm"
 """File name of spBLEU's tokenizer in sacreBLEU's folder."""

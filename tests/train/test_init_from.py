@@ -162,7 +162,10 @@ def test_shared_layers_are_copied_to_each_layer_and_back(run, stderr):
 
 def new_model(run, variant, **model):
     """A fresh model of the sizes that `random_systems.add_system` draws."""
-    values = {**load_variant(variant).adapt({**random_systems.SIZES, "dropout": 0.1, "tie": "all"}), **model}
+    values = {
+        **load_variant(variant).adapt({**random_systems.SIZES, "dropout": 0.1, "tie": "all"}),
+        **model,
+    }
     torch.manual_seed(5)
     return build_model(variant, values, loading.vocabulary_sizes(run))
 

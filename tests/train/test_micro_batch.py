@@ -14,7 +14,7 @@ from nmtkit.settings import TrainSettings
 from nmtkit.train import gradients, updates
 from nmtkit.train import loss as losses
 from nmtkit.train.updates import Updates, equal_parts
-from tests.faults.test_training import gradients_of_an_update
+from tests.faults.test_training import moments_after_one_step
 from tests.train.test_resume import SETTINGS, outcome, short_of_memory, stop
 from tests.train.tiny import equal_tensors, make_run, metrics, state_of, trainer
 
@@ -82,9 +82,9 @@ def test_number_of_parts_takes_the_least_time_and_grows_if_memory_is_short(monke
 
 
 def test_joined_batches_have_the_same_gradients(tmp_path, monkeypatch):
-    apart = gradients_of_an_update(make_run(tmp_path / "apart", dev=0), monkeypatch)
+    apart = moments_after_one_step(make_run(tmp_path / "apart", dev=0), monkeypatch)
     monkeypatch.setattr(gradients, "joins", lambda settings, device: True)
-    joined = gradients_of_an_update(make_run(tmp_path / "joined", dev=0), monkeypatch)
+    joined = moments_after_one_step(make_run(tmp_path / "joined", dev=0), monkeypatch)
     assert all(torch.allclose(apart[key], joined[key], atol=1e-6) for key in apart)
     assert not equal_tensors(apart, joined)
 

@@ -14,8 +14,8 @@ from nmtkit.data.pairs import GivenPairs
 from nmtkit.errors import ConfigError
 from nmtkit.settings import SearchSettings
 from nmtkit.translate.translator import Translator, Window
-from tests.word_side import WordSide
 from tests.toy_recurrent import ToyRecurrent
+from tests.word_side import WordSide
 
 TEXT, DOCUMENTS = ["a b", "", "c", "d e", "f", "g"], Documents([0, 3], 6)
 

@@ -25,8 +25,8 @@ from nmtkit.translate import translator as translator_module
 from nmtkit.translate.searcher import sentences_at_once
 from nmtkit.translate.translator import Translator, Window
 from nmtkit.translate.windows import windowed
-from tests.word_side import WordSide
 from tests.toy_recurrent import ToyRecurrent
+from tests.word_side import WordSide
 
 linux_only = pytest.mark.skipif(
     not sys.platform.startswith("linux"), reason="only Linux has workers"
