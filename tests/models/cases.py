@@ -1,5 +1,5 @@
-"""The models that the contract is checked on: every variant of the table, some of their
-settings, and one outside the package.
+"""The models that the contract checks: every variant, some of their settings, and two models outside
+the package.
 """
 
 from nmtkit import trust
@@ -14,7 +14,7 @@ def case(variant, **values):
 
 
 SHARED = {"encoder_layers": 3, "decoder_layers": 3, "distinct_layers": 2}
-"""Layers that share parameters; the second and the third of a stack are in reverse."""
+"""Settings with layers that share parameters: each stack uses distinct layers 1, 1, 2."""
 MORE = [
     case("transformer", norm="pre", tie="target", softmax_bias=True),
     case("transformer", tie="all", attn_bias=False),
@@ -110,7 +110,7 @@ MORE = [
     case("gru-inv", bidirectional=False, alignment_width=5, cell="mgu"),
 ]
 SAME = {"enc-dc", "dec-dc", "gru-inv"}
-"""Variants that run no code of their own: full-dc and gatt run it, too."""
+"""Variants whose code full-dc and gatt run, too."""
 DISTINCT = [name for name in VARIANTS if name not in SAME]
 CASES = [*map(Case, VARIANTS), *MORE, Case(TOY), Case(LOCAL)]
 trust.allow(case.variant for case in CASES if ":" in case.variant)

@@ -1,5 +1,5 @@
-"""`pytest tests/models --variant package.module:Class` runs the contract over a model of your
-own. NMTKIT_DEVICE=cuda runs it on a GPU.
+"""`pytest tests/models --variant package.module:Class` runs the contract over a model of your own.
+NMTKIT_DEVICE=cuda runs it on a GPU.
 """
 
 import pytest
@@ -7,14 +7,14 @@ import torch
 
 from nmtkit import trust
 from tests.device import DEVICE, ON_GPU, placed_on
+from tests.nn.conftest import default_path, onednn  # noqa: F401
 from tests.train.conftest import one_thread  # noqa: F401
 
 
 @pytest.fixture(autouse=True)
 def on_the_device():
-    """New tensors of a test are where its models are.
-
-    Without cuDNN, whose recurrent layers have 10-bit products, and no gradient in evaluation.
+    """Place new tensors on the device of the models, without cuDNN: its recurrent layers multiply
+    in 10 bits, and have no gradient in evaluation.
     """
     with placed_on(DEVICE), torch.backends.cudnn.flags(enabled=False):
         yield

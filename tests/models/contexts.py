@@ -1,31 +1,24 @@
-"""Three context sentences, four sentences that may have them, and the Transformer without them."""
+"""Context sentences, a batch whose sentences have 0 to 3 of them, and the check without context."""
 
 import dataclasses
 
 import torch
 
 from nmtkit.data.context import BREAK, Context
-from nmtkit.text.vocabulary import BOS, EOS, PAD
+from nmtkit.text.vocabulary import BOS, EOS
 from tests.models import contract
-from tests.models.contract import transformer_of
+from tests.models.contract import padded, transformer_of
 
 ONE, TWO, THREE = [5, 9, 4, EOS], [7, EOS], [11, 3, BREAK, 8, 8, 6, EOS]
 TGT_IN = {tuple(ONE): [BOS, 6, 13], tuple(TWO): [BOS, 17, 4, 8, 12], tuple(THREE): [BOS]}
-"""What the decoder read to say the target sides of contexts."""
+"""The decoder's input for the target side of each context."""
 PAIRS = contract.pairs(count=4)
 MIXED = [[2], [], [0, 1, 2], [1, 0]]
-"""Contexts of the four sentences of `PAIRS`."""
-
-
-def padded(texts, filler=PAD):
-    """Ids (B, S) and lengths (B)."""
-    longest = max(map(len, texts))
-    ids = torch.tensor([text + [filler] * (longest - len(text)) for text in texts])
-    return ids, torch.tensor([len(text) for text in texts])
+"""Numbers of the contexts of each sentence of `PAIRS`."""
 
 
 def batch_of(*texts, rows, sentences=PAIRS):
-    """A batch of sentences, row i with the contexts `rows[i]` of the texts."""
+    """Return a batch of sentences; sentence i has the contexts `rows[i]` of the texts."""
     ids, lengths = padded(texts)
     tgt_in, tgt_lengths = padded([TGT_IN[tuple(text)] for text in texts])
     context = Context(
@@ -41,14 +34,14 @@ def batch_of(*texts, rows, sentences=PAIRS):
 
 
 def without_idea(case):
-    """Without context it is the Transformer of the same weights, to the last bit: the sentences
-    that have none among those that do, and all.
+    """Without contexts a model is the Transformer of the same weights, bit for bit: for the
+    sentences of a batch that have none, and for a batch without any.
     """
     model = case.build()
     batch = contract.batch_for(model)
-    has = (batch.context.rows >= 0).any(1)
-    assert 0 < has.sum() < len(has)
-    plain, found = contract.full(transformer_of(model), batch), contract.full(model, batch)
-    assert torch.equal(found[~has], plain[~has])
-    assert ((found - plain)[has].abs().amax((1, 2)) > 1e-4).all()
+    has_context = (batch.context.rows >= 0).any(1)
+    assert 0 < has_context.sum() < len(has_context)
+    plain, logits = contract.full(transformer_of(model), batch), contract.full(model, batch)
+    assert torch.equal(logits[~has_context], plain[~has_context])
+    assert ((logits - plain)[has_context].abs().amax((1, 2)) > 1e-4).all()
     assert torch.equal(contract.full(model, dataclasses.replace(batch, context=None)), plain)

@@ -1,11 +1,12 @@
-"""Small models of every variant, and batches with all that they read.
+"""Small models of every variant, and batches with everything that a model reads.
 
-Sizes come from one preset-like dict through the model's own `adapt`.
+`Case.build` adapts one preset-like dict of sizes with the model's own `adapt`.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +14,6 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from torch.nn.utils.rnn import pad_sequence
 
 from nmtkit import settings
 from nmtkit.data.batches import Batch, collate_packed, on_device
@@ -53,8 +53,8 @@ class Case:
         )
 
     def build(self, seed: int = 1, dtype: torch.dtype = torch.float64, **more: Any) -> Model:
-        """A new model in evaluation mode; its parameters are moved off their initial values, so
-        that no bias or norm is trivial.
+        """Return a new model in evaluation mode. Its parameters are moved off their initial values,
+        so that no bias and no norm is trivial.
         """
         values = load_variant(self.variant).adapt(SIZES) | dict(self.values) | more
         with placed_on("cpu"), torch.no_grad():  # the same weights on every device
@@ -66,8 +66,8 @@ class Case:
 
 
 def pairs(count: int = 5, seed: int = 3, longest: int = 7) -> list[Pair]:
-    """Random sentence pairs of different lengths, </s> included; every token of the vocabulary
-    occurs somewhere if there are enough.
+    """Return random sentence pairs of different lengths, </s> included. Many pairs together hold
+    every token of the vocabulary.
     """
     draw = torch.Generator("cpu").manual_seed(seed)
     lengths = [(1 + (3 * i + 4) % longest, 1 + (5 * i + 2) % longest) for i in range(count)]
@@ -82,33 +82,33 @@ POOL = pairs(count=60, seed=8, longest=5)
 
 
 def context_of(src: list[int], rule: ContextRule) -> list[int]:
-    """The sentences of `POOL` that are a source's context: none, one or two, by its length;
-    which, by its tokens.
+    """Return the numbers of 0 to 2 sentences of `POOL`: the context of a source, which follows
+    from its tokens alone.
     """
     count = min(len(src) // 2 % 3, rule.size)
     return sorted((sum(src) + i) % len(POOL) for i in range(count))
 
 
 def contexts_of(src: list[int], rule: ContextRule) -> list[Any]:
-    """The contexts of a source, as a model reads them: ids; or ids and what the decoder reads of
-    their target sides.
+    """Return the contexts of a source: ids, or pairs of ids and the decoder's input for their
+    target sides.
     """
     context = _contexts([src], rule, 0)
     if context is None:
         return []
-    sources = _rows(context.ids, context.lengths)
+    sources = _unpadded(context.ids, context.lengths)
     if context.tgt_in is None or context.tgt_lengths is None:
         return sources
-    return list(zip(sources, _rows(context.tgt_in, context.tgt_lengths), strict=True))
+    return list(zip(sources, _unpadded(context.tgt_in, context.tgt_lengths), strict=True))
 
 
-def _rows(ids: Tensor, lengths: Tensor) -> list[list[int]]:
+def _unpadded(ids: Tensor, lengths: Tensor) -> list[list[int]]:
     return [row[:length] for row, length in zip(ids.tolist(), lengths.tolist(), strict=True)]
 
 
 def _contexts(sources: list[list[int]], rule: ContextRule, more: int) -> Context | None:
-    """The contexts of a batch, padded by `more` columns beyond the longest and, where they are
-    parallel, by one that no sentence has.
+    """Return the contexts of a batch with `more` columns of padding, and with a row of no context
+    where contexts are parallel.
     """
     src, tgt = ((lambda i, side=side: np.array(POOL[i][side])) for side in (0, 1))
     of_rows = [context_of(src, rule) for src in sources]
@@ -128,8 +128,8 @@ def _contexts(sources: list[list[int]], rule: ContextRule, more: int) -> Context
 
 
 def spans_of(src: list[int]) -> list[int]:
-    """Tokens of each phrase of a source, as a parse may have cut it; of some sources, by their
-    tokens, there is no parse.
+    """Return the number of tokens of each phrase of a source, as from a parse. About a third of
+    the sources have no parse.
     """
     sizes: list[int] = []
     while sum(src) % 3 and sum(sizes) < len(src):
@@ -137,40 +137,42 @@ def spans_of(src: list[int]) -> list[int]:
     return sizes
 
 
+def padded(
+    rows: Sequence[Sequence[int]], more: int = 0, filler: int = PAD
+) -> tuple[Tensor, Tensor]:
+    """Return rows of ids as a tensor (B, longest + more), and their lengths (B)."""
+    width = max(map(len, rows)) + more
+    ids = [[*row, *[filler] * (width - len(row))] for row in rows]
+    return torch.tensor(ids), torch.tensor([len(row) for row in rows])
+
+
 def collate(
     sentences: list[Pair], more: int = 0, rule: ContextRule | None = None, spans: bool = False
 ) -> Batch:
-    """A batch, padded by `more` columns beyond the longest, with the contexts that a model's
-    rule wants, and phrases where it reads them.
+    """Return a batch with `more` columns of padding beyond the longest sentence, with the contexts
+    of a model's rule, and with phrases if `spans`.
     """
     src, tgt = [s for s, _ in sentences], [t for _, t in sentences]
-    src_lengths, tgt_lengths = (
-        torch.tensor([len(s) for s in src]),
-        torch.tensor([len(t) for t in tgt]),
-    )
-    s, t = int(src_lengths.max()) + more, int(tgt_lengths.max()) + more
+    src_ids, src_lengths = padded(src, more)
+    tgt_out, tgt_lengths = padded(tgt, more)
     return Batch(
-        src=torch.tensor([row + [PAD] * (s - len(row)) for row in src]),
+        src=src_ids,
         src_lengths=src_lengths,
         rows=torch.arange(len(src)),
-        tgt_in=torch.tensor([[BOS] + row[:-1] + [PAD] * (t - len(row)) for row in tgt]),
-        tgt_out=torch.tensor([row + [PAD] * (t - len(row)) for row in tgt]),
+        tgt_in=padded([[BOS, *row[:-1]] for row in tgt], more)[0],
+        tgt_out=tgt_out,
         tgt_lengths=tgt_lengths,
-        src_padded=bool((src_lengths < s).any()),
-        tgt_padded=bool((tgt_lengths < t).any()),
+        src_padded=bool((src_lengths < src_ids.size(1)).any()),
+        tgt_padded=bool((tgt_lengths < tgt_out.size(1)).any()),
         context=None if rule is None else _contexts(src, rule, more),
-        spans=(
-            pad_sequence(
-                [torch.tensor(spans_of(row) + [0] * (1 + more)) for row in src], batch_first=True
-            )
-            if spans
-            else None
-        ),
+        spans=padded([spans_of(row) for row in src], 1 + more)[0] if spans else None,
     )
 
 
 def store_of(sentences: list[Pair], model: Model) -> GivenPairs:
-    """Pairs with what a model reads of them: the sentences of POOL, which follow, are contexts."""
+    """Return pairs as a store with everything that a model reads. The sentences of POOL follow
+    the pairs: they are contexts.
+    """
     everything = sentences + POOL
     src, tgt = zip(*everything, strict=True)
 
@@ -184,7 +186,7 @@ def store_of(sentences: list[Pair], model: Model) -> GivenPairs:
 def packed_for(
     model: Model, sentences: list[Pair] | None = None, multiple: int = 8, few_shapes: bool = False
 ) -> Batch:
-    """A packed batch (of `pairs()`); arguments as of `collate_packed`."""
+    """Return a packed batch (of `pairs()`). For `multiple` and `few_shapes` see `collate_packed`."""
     sentences = pairs() if sentences is None else sentences
     store, rows = store_of(sentences, model), np.arange(len(sentences))
     of_model = model.context_rule, model.context_form, model.prepare
@@ -192,19 +194,19 @@ def packed_for(
 
 
 def batch_for(model: Model, sentences: list[Pair] | None = None, more: int = 0) -> Batch:
-    """A batch (of `pairs()`) with all that a model reads."""
+    """Return a padded batch (of `pairs()`) with everything that a model reads."""
     return collate(
         pairs() if sentences is None else sentences, more, model.context_rule, model.reads_spans
     )
 
 
 def full(model: Model, batch: Batch) -> Tensor:
-    """Logits of whole targets, (B, T, V)."""
+    """Return the logits of whole targets, (B, T, V)."""
     return model.logits(model.decode(batch.tgt_in, model.encode(batch))[0])
 
 
 def close(a: Tensor, b: Tensor) -> None:
-    """Equal within the tolerance of the number type."""
+    """Check that two tensors are equal within the tolerance of their number type."""
     torch.testing.assert_close(a, b, rtol=TOLERANCE[a.dtype], atol=TOLERANCE[a.dtype])
 
 
@@ -233,7 +235,7 @@ def numbers(model: Model) -> dict[str, Any]:
 
 
 def plain_transformer(model: Model) -> Model:
-    """Return a Transformer with a model's settings, and parameters of its own in every layer."""
+    """Return a new Transformer with a model's settings, whose layers share no parameters."""
     values = {name: getattr(model.settings, name) for name in TransformerSettings.model_fields}
     values |= {"distinct_layers": 0, "share": "cycle-rev"}
     return build_model("transformer", values, Vocabularies(V, V, shared=True)).double().eval()

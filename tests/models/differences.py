@@ -1,6 +1,4 @@
-"""Gradients of whole models against finite differences, and in bfloat16 against those in
-float32.
-"""
+"""Gradients of whole models: against finite differences, and in bfloat16 against float32."""
 
 from __future__ import annotations
 
@@ -12,8 +10,8 @@ from nmtkit.train.gradients import seed_everything
 from tests.models import contract
 
 
-def whole_gradients_are_right(model: Model) -> bool:
-    """Whether the gradients of every parameter of a tiny model (a vocabulary of 5) are those of
+def gradients_match_finite_differences(model: Model) -> bool:
+    """Return True if every parameter of a tiny model (a vocabulary of 5) has the gradient of
     finite differences, on a padded batch with two rows a sentence.
     """
     model = model.double().train()
@@ -41,34 +39,27 @@ def whole_gradients_are_right(model: Model) -> bool:
             whole, {f"model.{name}": p for name, p in zip(names, parameters, strict=True)}, ()
         )
 
-    # Projections of all gradients: an error of one of them is small beside the others.
+    # fast_mode compares projections of all gradients.
     return torch.autograd.gradcheck(logits, values, fast_mode=True, atol=1e-7, rtol=1e-5)
 
 
 def similarity_in_bfloat16(model: Model, batch: Batch) -> float:
-    """Of the gradients under autocast to bfloat16 and those in float32; the losses differ, but by
-    less than a fiftieth.
+    """Return the cosine similarity of the gradients under autocast to bfloat16 and in float32, and
+    check that the losses differ by less than 2 %.
 
     Args:
-        model: in training mode, in float32; batch: with both sides.
+        model: in training mode, in float32.
+        batch: with both sides.
     """
-    found = []
-    assert batch.tgt_out is not None
-    for enabled in (False, True):
+
+    def loss_and_gradients(narrow: bool) -> tuple[float, torch.Tensor]:
         seed_everything(1, 1, 0)
-        with torch.autocast(batch.src.device.type, torch.bfloat16, enabled=enabled):
+        with torch.autocast(batch.src.device.type, torch.bfloat16, enabled=narrow):
             logits = contract.full(model, batch)
-        loss = torch.nn.functional.cross_entropy(
-            logits.float().flatten(0, 1), batch.tgt_out.flatten(), ignore_index=0
-        )
-        found.append(
-            (
-                float(loss.detach()),
-                torch.cat(
-                    [g.flatten() for g in torch.autograd.grad(loss, list(model.parameters()))]
-                ),
-            )
-        )
-    (wide, exact), (narrow, rounded) = found
+        loss = contract.loss_from(logits.float(), batch)
+        gradients = torch.autograd.grad(loss, list(model.parameters()))
+        return float(loss.detach()), torch.cat([gradient.flatten() for gradient in gradients])
+
+    (wide, exact), (narrow, rounded) = map(loss_and_gradients, (False, True))
     assert wide != narrow and abs(wide - narrow) < 0.02 * wide
     return float(torch.nn.functional.cosine_similarity(exact, rounded, dim=0))

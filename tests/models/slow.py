@@ -1,12 +1,12 @@
-"""Linear algebra on lists of floats, one loop at a time: what the slow implementations in the
-variants' test files are written with.
+"""Linear algebra on lists of floats, one loop at a time, for the slow implementations in the
+variants' test files.
 """
 
 import math
 
 
 def affine(x, w, b=None):
-    """W x + b for one vector; w is a list of rows."""
+    """Return W x + b for one vector; w is a list of rows."""
     return [
         sum(wi * xi for wi, xi in zip(row, x, strict=True)) + (b[i] if b else 0.0)
         for i, row in enumerate(w)
@@ -53,8 +53,8 @@ def position(pos, width):
 
 
 def multi_head(queries, keys, values, heads, allowed):
-    """Heads of width C side by side: for each query the weighted mean of the values at
-    allowed(query, key) positions.
+    """Return for each query the weighted means of the values of its heads, side by side. A query
+    reads the positions with allowed(query, key).
     """
     width = len(keys[0]) // heads
     out = []
@@ -72,22 +72,22 @@ def multi_head(queries, keys, values, heads, allowed):
 
 
 def block(matrix, i, of):
-    """The i-th of `of` matrices (or vectors) of equal height that are stored on top of each other."""
+    """Return the i-th of `of` matrices (or vectors) of equal height, stored one below the other."""
     rows = len(matrix) // of
     return matrix[i * rows : (i + 1) * rows]
 
 
 def mixed(gate, old, new):
-    """(1 - gate) ⊙ old + gate ⊙ new."""
+    """Return (1 - gate) ⊙ old + gate ⊙ new."""
     return [(1 - g) * a + g * b for g, a, b in zip(gate, old, new, strict=True)]
 
 
-# Recurrent cells. `w`: parameters by name; `cell`: what their names begin with; `inputs`: each the
-# name of its matrix, and a vector; `h`: the state, None where there is no history.
+# Recurrent cells. `w`: parameters by name; `cell`: the prefix of their names; `inputs`: pairs of
+# the name of a matrix and a vector; `h`: the state, None at the first step.
 
 
 def from_inputs(w, inputs, blocks):
-    """Sums of the inputs' products with each of their matrices' blocks."""
+    """Return for each block of the inputs' matrices the sum of its products."""
     return [
         plus(*(affine(v, block(w[name], i, blocks)) for name, v in inputs)) for i in range(blocks)
     ]
@@ -105,38 +105,38 @@ def gru(w, cell, h, *inputs):
 
 
 def mgu(w, cell, h, *inputs):
-    """Zhou et al. 2016: a GRU whose reset and update gates are one."""
+    """Zhou et al. 2016: a GRU whose gate f is both the reset and the update gate."""
     bias = w[f"{cell}.input.bias"]
-    x = [plus(of, block(bias, i, 2)) for i, of in enumerate(from_inputs(w, inputs, 2))]
+    x = [plus(y, block(bias, i, 2)) for i, y in enumerate(from_inputs(w, inputs, 2))]
     h = h or [0.0] * len(x[0])
     gate = sigmoid(plus(x[0], affine(h, w[f"{cell}.forget.weight"])))
     return mixed(gate, h, tanh(plus(x[1], affine(times(gate, h), w[f"{cell}.candidate.weight"]))))
 
 
 def lstm(w, cell, state, *inputs):
-    """The state is [h | c]; gates are in the order i, f, o."""
+    """Hochreiter & Schmidhuber 1997 with a forget gate: the state is [h | c], gates are i, f, o."""
     bias, u = w[f"{cell}.input.bias"], w[f"{cell}.state.weight"]
     width = len(bias) // 4
     state = state or [0.0] * 2 * width
     h, c = state[:width], state[width:]
-    of = [
+    sums = [
         plus(x, affine(h, block(u, i, 4)), block(bias, i, 4))
         for i, x in enumerate(from_inputs(w, inputs, 4))
     ]
-    i, f, o = (sigmoid(x) for x in of[:3])
-    c = plus(times(f, c), times(i, tanh(of[3])))
+    i, f, o = map(sigmoid, sums[:3])
+    c = plus(times(f, c), times(i, tanh(sums[3])))
     return times(o, tanh(c)) + c
 
 
 def caru(w, cell, h, *inputs, first_step="tanh"):
     """Chan, Ke & Im 2020, Eq. 4."""
     bias = w[f"{cell}.input.bias"]
-    x, of_z = (plus(of, block(bias, i, 2)) for i, of in enumerate(from_inputs(w, inputs, 2)))
+    x, z = (plus(y, block(bias, i, 2)) for i, y in enumerate(from_inputs(w, inputs, 2)))
     if h is None:
         return tanh(x) if first_step == "tanh" else x
     u, b = w[f"{cell}.state.weight"], w[f"{cell}.state.bias"]
     of_h = [affine(h, block(u, i, 2), block(b, i, 2)) for i in range(2)]
-    gate = times(sigmoid(x), sigmoid(plus(of_z, of_h[1])))
+    gate = times(sigmoid(x), sigmoid(plus(z, of_h[1])))
     return mixed(gate, h, tanh(plus(of_h[0], x)))
 
 

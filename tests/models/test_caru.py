@@ -1,5 +1,5 @@
-"""CARU-gated attention (Im & Chan 2024) against counts by hand and its equations step by step, and
-what it becomes where its parts are off.
+"""CARU-gated attention (Im & Chan 2024): parameter counts by hand, equations step by step, and the
+model with its parts switched off.
 """
 
 import math
@@ -20,6 +20,7 @@ from nmtkit.models.variants import build_model, count_parameters, load_variant
 from nmtkit.nn.capture import capture
 from nmtkit.nn.dropout import seed_dropout
 from nmtkit.nn.linear import inference, pack
+from nmtkit.text.vocabulary import BOS, EOS
 from tests.models import contract
 from tests.models.slow import CELLS, affine, block, caru, mixed, plus, sigmoid, softmax, tanh, times
 
@@ -31,7 +32,7 @@ def lin(i, o):
 
 
 def cell_count(kind, i, h):
-    """Of a cell that reads i numbers."""
+    """Return the parameters of a cell with i inputs and h states."""
     return {
         "caru": 2 * (lin(i, h) + lin(h, h)),
         "gru": 3 * (i * h + h * h) + h,
@@ -41,35 +42,29 @@ def cell_count(kind, i, h):
 
 
 def count(s, v):
-    """`caru_model` of reference/parameter_counts.py, with the other cells, gates, modes, readout
-    and tying.
+    """Return the parameters as `caru_model` of reference/parameter_counts.py does, with the other
+    cells, gates, modes, readouts and ties.
     """
     e, h, a = s.d_embedding, s.d_hidden, s.alignment_width or s.d_hidden
-    hd = 2 * h if s.bidirectional else h
-    total = {"none": 2, "target": 2, "all": 1}[s.tie] * v * e
-    total += (2 if s.bidirectional else 1) * cell_count(s.cell, e, h) + (
-        lin(h, h) if s.bidirectional else 0
-    )
-    g = hd
-    if s.caatt and s.gate == "caru":
-        total += lin(h, hd) + lin(hd, hd) + lin(hd + h, hd)
-    elif s.caatt:
-        g = h if s.gate == "gru-inv" else hd
-        total += 3 * (h + hd) * g + 3 * g
-    total += lin(h + g, a) + a if s.alignment == "additive" else lin(h + g, 1)
+    sides = 2 if s.bidirectional else 1
+    g = h if s.caatt and s.gate == "gru-inv" else sides * h
     read = {"off": g, "embed": e}.get(s.caembed, h)
+    entry = {"embed": e, "replace": 0}.get(s.caembed, e + read)
+    total = sides * cell_count(s.cell, e, h) + (lin(h, h) if s.bidirectional else 0)
+    if s.caatt and s.gate == "caru":
+        total += lin(h, g) + lin(g, g) + lin(g + h, g)
+    elif s.caatt:
+        total += 3 * (h + sides * h) * g + 3 * g
+    total += lin(h + g, a) + a if s.alignment == "additive" else lin(h + g, 1)
     if s.caembed != "off":
         total += cell_count("caru", read, read) + (lin(g, read) if g != read else 0)
-    if s.caembed == "embed":
-        total += cell_count(s.cell, e, h)
-    elif s.caembed == "replace":
-        total += e * h
-    else:
-        total += cell_count(s.cell, e + read, h)
+    total += e * h if s.caembed == "replace" else cell_count(s.cell, entry, h)
     if s.readout == "maxout":
         total += (e + h + g) * h + (h // 2) * e
-    width = h if s.readout == "linear" else e
-    return total + (0 if s.tie != "none" else v * width) + (v if s.softmax_bias else 0)
+    tables = {"none": 3, "target": 2, "all": 1}[s.tie] * e
+    if s.tie == "none" and s.readout == "linear":
+        tables += h - e
+    return total + v * (tables + s.softmax_bias)
 
 
 class Slow:
@@ -86,8 +81,10 @@ class Slow:
     def linear(self, name, x):
         return affine(x, self.w[f"{name}.weight"], self.w.get(f"{name}.bias"))
 
-    def part(self, name, i, of):
-        return block(self.w[name], i, of)
+    def blocks(self, name, x, number):
+        """The products of x with the blocks of a matrix."""
+        w, b = self.w[f"{name}.weight"], self.w.get(f"{name}.bias")
+        return [affine(x, block(w, i, number), b and block(b, i, number)) for i in range(number)]
 
     def caru(self, name, state, *inputs):
         return caru(self.w, name, state, *inputs, first_step=self.s.first_step)
@@ -99,7 +96,7 @@ class Slow:
         return CELLS[self.s.cell](self.w, name, state, *inputs)
 
     def read(self, src):
-        """h_i, and the state that the decoder begins with."""
+        """h_i, and the first state of the decoder."""
         found, ends, h = {}, {}, self.s.d_hidden
         for name in ["forwards", "backwards"][: 2 if self.s.bidirectional else 1]:
             state, found[name] = None, {}
@@ -114,98 +111,85 @@ class Slow:
         return states, tanh(self.linear("initial", ends["backwards"][:h])) + ends["backwards"][h:]
 
     def refine(self, s, h, t):
-        """g_i: Im & Chan 2024, Eqs. 4 and 5, for CARU; Zhang et al. 2017 for the two GRUs."""
+        """g_i, and the mean of its gate."""
         if self.s.gate == "caru":
-            w, b = "attention.gate.state.weight", "attention.gate.state.bias"
-            x = affine(s, self.part(w, 0, 2), self.part(b, 0, 2))
-            if t == 0 and self.s.caatt_first == "linear":
-                return x, None
-            of_h = [affine(h, self.part("attention.gate.source.weight", i, 2)) for i in range(2)]
-            n = tanh(plus(x, of_h[0], self.w["attention.gate.bias"]))
-            of_z = plus(affine(s, self.part(w, 1, 2), self.part(b, 1, 2)), of_h[1])
-            gate = times(sigmoid(x), sigmoid(of_z))
-            return mixed(gate, h, n), gate
-        history, entry, names = (
-            (s, h, ("state", "source")) if self.s.gate == "gru-inv" else (h, s, ("source", "state"))
-        )
-        u = f"attention.gate.{names[0]}.weight"
-        of_history = [affine(history, self.part(u, i, 2)) for i in range(2)]
-        w, b = f"attention.gate.{names[1]}.weight", f"attention.gate.{names[1]}.bias"
-        of_entry = [affine(entry, self.part(w, i, 3), self.part(b, i, 3)) for i in range(3)]
-        reset, update = (sigmoid(plus(of_history[i], of_entry[i])) for i in range(2))
+            return self.caru_gate(s, h, t)
+        if self.s.gate == "gru-inv":
+            return self.gru_gate(s, h, "state", "source")
+        return self.gru_gate(h, s, "source", "state")
+
+    def caru_gate(self, s, h, t):
+        """Im & Chan 2024, Eqs. 4 and 5. A linear first step has no gate."""
+        x, z = self.blocks("attention.gate.state", s, 2)
+        if t == 0 and self.s.caatt_first == "linear":
+            return x, math.nan
+        n, of_z = self.blocks("attention.gate.source", h, 2)
+        gate = times(sigmoid(x), sigmoid(plus(z, of_z)))
+        g = mixed(gate, h, tanh(plus(x, n, self.w["attention.gate.bias"])))
+        return g, sum(gate) / len(gate)
+
+    def gru_gate(self, history, entry, history_name, entry_name):
+        """Zhang et al. 2017: a GRU whose history is the decoder's or the source's state."""
+        of_history = self.blocks(f"attention.gate.{history_name}", history, 2)
+        *of_entry, new = self.blocks(f"attention.gate.{entry_name}", entry, 3)
+        reset, update = (sigmoid(plus(*both)) for both in zip(of_history, of_entry, strict=True))
         candidate = affine(times(reset, history), self.w["attention.gate.candidate.weight"])
-        return mixed(update, history, tanh(plus(of_entry[2], candidate))), update
+        return mixed(update, history, tanh(plus(new, candidate))), sum(update) / len(update)
 
     def attend(self, s, states, t):
         """α = softmax(N e) and c = Σ α_i g_i; e = vᵀ tanh(W [s|g]), or tanh(w [s|g])."""
-        prefix, opened = "attention", None
+        prefix, gates = "attention", None
         if self.s.caatt:
-            prefix, found = "attention.attention", [self.refine(s, h, t) for h in states]
-            states = [g for g, _ in found]
-            opened = [None if gate is None else sum(gate) / len(gate) for _, gate in found]
-        scores = []
+            prefix = "attention.attention"
+            states, gates = zip(*(self.refine(s, h, t) for h in states), strict=True)
+        scores, query = [], self.linear(f"{prefix}.query", s)
         for g in states:
-            hidden = tanh(
-                plus(self.linear(f"{prefix}.query", s), affine(g, self.w[f"{prefix}.key.weight"]))
-            )
-            scores.append(
-                hidden[0]
-                if self.s.alignment == "bounded"
-                else sum(times(self.w[f"{prefix}.score.weight"][0], hidden))
-            )
-        n = (
-            1
-            if self.s.attention_norm == "softmax"
-            else len(states)
-            if self.s.n_scale == "length"
-            else self.s.n_constant
-        )
-        alpha = softmax([n * e for e in scores])
-        return (
-            alpha,
-            plus(*([a * x for x in g] for a, g in zip(alpha, states, strict=True))),
-            opened,
-        )
+            hidden = tanh(plus(query, affine(g, self.w[f"{prefix}.key.weight"])))
+            bounded = self.s.alignment == "bounded"
+            v = [1.0] if bounded else self.w[f"{prefix}.score.weight"][0]
+            scores.append(sum(times(v, hidden)))
+        n = len(states) if self.s.n_scale == "length" else self.s.n_constant
+        alpha = softmax([(1 if self.s.attention_norm == "softmax" else n) * e for e in scores])
+        c = plus(*([a * x for x in g] for a, g in zip(alpha, states, strict=True)))
+        return alpha, c, gates
+
+    def next_state(self, state, words, written, c):
+        """The decoder's state; CAEmbed reads the last words or states, then c."""
+        mode, e, read = self.s.caembed, words[-1], c
+        if mode != "off":
+            last = self.linear("embed.project", c) if "embed.project.weight" in self.w else c
+            if mode == "replace":
+                last = plus(last, affine(e, self.w["word.weight"]))
+            read = None
+            for v in [*(words if mode == "embed" else written)[-self.s.history :], last]:
+                read = self.caru("embed.cell", read, ("embed.cell.input.weight", v))
+        if mode == "replace":
+            return read
+        if mode == "embed":
+            return self.cell("cell", state, ("cell.input.weight", read))
+        return self.cell("cell", state, ("cell.input.weight", e), ("cell_context.weight", read))
+
+    def read_out(self, e, s, c, new):
+        if self.s.readout == "linear":
+            return self.linear("output", new)
+        units = affine(e + s + c, self.w["maxout.weight"])
+        half = len(units) // 2
+        largest = [max(pair) for pair in zip(units[:half], units[half:], strict=True)]
+        return self.linear("output", affine(largest, self.w["readout.weight"]))
 
     def write(self, src, tgt_in):
         """Logits, attention weights and gates at every target position."""
         states, state = self.read(src)
-        width, mode, p = self.s.d_hidden, self.s.caembed, self.s.history
-        written, words, logits, weights, gates = [state[:width]], [], [], [], []
+        width = self.s.d_hidden
+        written, words, found = [state[:width]], [], []
         for t, y in enumerate(tgt_in):
-            e, s = self.word("tgt", y), written[-1]
-            words.append(e)
-            alpha, c, opened = self.attend(s, states, t)
-            weights.append(alpha)
-            gates.append(opened)
-            u = c
-            if mode != "off":
-                last = self.linear("embed.project", c) if "embed.project.weight" in self.w else c
-                if mode == "replace":
-                    last = plus(last, affine(e, self.w["word.weight"]))
-                run = None
-                for v in [*(words if mode == "embed" else written)[-p:], last]:
-                    run = self.caru("embed.cell", run, ("embed.cell.input.weight", v))
-                u = run
-            if mode == "replace":
-                state = u
-            elif mode == "embed":
-                state = self.cell("cell", state, ("cell.input.weight", u))
-            else:
-                state = self.cell(
-                    "cell", state, ("cell.input.weight", e), ("cell_context.weight", u)
-                )
+            words.append(self.word("tgt", y))
+            alpha, c, gates = self.attend(written[-1], states, t)
+            state = self.next_state(state, words, written, c)
+            logits = self.read_out(words[-1], written[-1], c, state[:width])
             written.append(state[:width])
-            read = state[:width]
-            if self.s.readout == "maxout":
-                units = affine(e + s + c, self.w["maxout.weight"])
-                half = len(units) // 2
-                read = affine(
-                    [max(pair) for pair in zip(units[:half], units[half:], strict=True)],
-                    self.w["readout.weight"],
-                )
-            logits.append(affine(read, self.w["output.weight"], self.w.get("output.bias")))
-        return logits, weights, gates
+            found.append((logits, alpha, gates))
+        return tuple(map(list, zip(*found, strict=True)))
 
 
 def slow_logits(weights, s, src, tgt_in):
@@ -213,8 +197,13 @@ def slow_logits(weights, s, src, tgt_in):
 
 
 def small(variant="caru", **more):
-    """A model in float64 whose weights are moved off their initial values."""
+    """Return a model in float64 whose weights are moved off their initial values."""
     return contract.Case(variant).build(**more)
+
+
+def near(found, expected):
+    expected = torch.as_tensor(expected, dtype=torch.float64)
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-11, equal_nan=True)
 
 
 RNNSEARCH = {
@@ -229,12 +218,10 @@ RNNSEARCH = {
 
 
 def without_idea(case):
-    """Gate, CAEmbed and L1(exp(Nx)) off, RNNSearch's cell, directions and readout: RNNSearch
-    with the same weights.
+    """Without gate, CAEmbed and L1(exp(Nx)), and with RNNSearch's cell, directions and readout, the
+    model is RNNSearch with the same weights.
     """
-    kept = [
-        (key, value) for key, value in case.values if key not in WITHOUT_EFFECT
-    ]  # these belong to what is off
+    kept = [(key, value) for key, value in case.values if key not in WITHOUT_EFFECT]
     model = contract.Case(case.variant, (*kept, *RNNSEARCH.items())).build(alignment="additive")
     s = model.settings
     sizes = {"d_alignment": s.alignment_width}
@@ -242,18 +229,22 @@ def without_idea(case):
     baseline = contract.Case("rnnsearch").build(**sizes)
     with torch.no_grad():
         model.attention.query.bias.zero_()  # RNNSearch has none
-        own, e, h = dict(model.named_parameters(remove_duplicate=False)), s.d_embedding, s.d_hidden
+        weights, e, h = (
+            dict(model.named_parameters(remove_duplicate=False)),
+            s.d_embedding,
+            s.d_hidden,
+        )
         for name, parameter in baseline.named_parameters(remove_duplicate=False):
             if name.endswith("words.bias"):
-                parameter.zero_()  # and its words' biases are here a part of the words
+                parameter.zero_()  # CARU has no bias of words
             elif name.endswith("words.table.weight"):
-                parameter.copy_(own[f"{name[:3]}_table.weight"])
+                parameter.copy_(weights[f"{name[:3]}_table.weight"])
             elif name == "maxout.weight":
-                parameter.copy_(own[name][:, : e + h])
+                parameter.copy_(weights[name][:, : e + h])
             elif name == "maxout_context.weight":
-                parameter.copy_(own["maxout.weight"][:, e + h :])
+                parameter.copy_(weights["maxout.weight"][:, e + h :])
             else:
-                parameter.copy_(own[name])
+                parameter.copy_(weights[name])
     for more in (0, 2):
         batch = contract.collate(contract.pairs(), more=more)
         contract.close(contract.full(model, batch), contract.full(baseline, batch))
@@ -268,8 +259,9 @@ def without_idea(case):
         (True, "state", (29.91, 94.69)),
     ],
 )
-def test_the_ladder_has_the_audited_counts(audit, caatt, caembed, printed, bidirectional):
-    """The rungs of Im & Chan 2024 that Table 1 names, with separate embeddings."""
+def test_parameter_counts_equal_the_audit_and_table_1(
+    audit, caatt, caembed, printed, bidirectional
+):
     values = {"caatt": caatt, "caembed": caembed, "bidirectional": bidirectional}
     values["readout"] = "linear"
     for v, millions in zip((7850, 50_000), printed, strict=True):
@@ -281,7 +273,7 @@ def test_the_ladder_has_the_audited_counts(audit, caatt, caembed, printed, bidir
             assert expected / 1e6 == pytest.approx(millions, abs=0.005)
 
 
-def test_settings_that_cannot_be():
+def test_incompatible_settings_are_refused():
     vocabularies = Vocabularies(20, 20, shared=True)
     linear = {"tie": "target", "readout": "linear"}
     with pytest.raises(ConfigError, match=r"cannot share weights"):
@@ -292,7 +284,7 @@ def test_settings_that_cannot_be():
     assert same.output.weight is same.tgt_table.weight
 
 
-def test_presets_of_other_families_are_adapted():
+def test_presets_of_transformers_are_adapted():
     for preset in ("tiny", "small", "base"):
         sizes = settings.load_preset(preset)["model"]
         for variant in ("caru", "gru-inv", "gatt"):
@@ -302,60 +294,67 @@ def test_presets_of_other_families_are_adapted():
             assert (s.d_embedding, s.d_hidden, s.dropout, s.tie) == expected
 
 
-def test_the_papers_weights_are_drawn_from_one_normal_distribution():
+def test_initial_weights_of_the_paper_are_normal_with_deviation_001():
     torch.manual_seed(2)
-    model = build_model(
-        "caru",
-        {"initial_weights": "normal", "d_embedding": 32, "d_hidden": 64},
-        Vocabularies(100, 100, shared=False),
-    )
+    values = {"initial_weights": "normal", "d_embedding": 32, "d_hidden": 64}
+    model = build_model("caru", values, Vocabularies(100, 100, shared=False))
     numbers = torch.cat([p.detach().flatten() for p in model.parameters()])
-    assert abs(float(numbers.mean())) < 1e-4 and float(numbers.std()) == pytest.approx(
-        0.01, rel=0.01
-    )
+    assert abs(float(numbers.mean())) < 1e-4
+    assert float(numbers.std()) == pytest.approx(0.01, rel=0.01)
     assert all(0.002 < float(p.detach().abs().mean()) < 0.02 for p in model.parameters())
 
 
-def test_gates_begin_open_and_embeddings_with_variance_one():
-    """Where words and states are 0, every l = σ(x) ⊙ z is σ(2) σ(1), and every candidate is 0."""
+@pytest.fixture
+def untrained():
+    """A new model with its initial weights."""
     torch.manual_seed(3)
     sizes = {"d_embedding": 64, "d_hidden": 16, "tie": "target"}
-    model = build_model("caru", sizes, Vocabularies(500, 500, shared=False))
-    expected = 1 / (1 + math.exp(-2)) / (1 + math.exp(-1))
-    cells = [module for module in model.modules() if isinstance(module, CARUCell)]
+    return build_model("caru", sizes, Vocabularies(500, 500, shared=False)).eval()
+
+
+OPEN = 1 / (1 + math.exp(-2)) / (1 + math.exp(-1))
+"""σ(2) σ(1), the initial gate l = σ(x) ⊙ z where words and states are 0."""
+
+
+def test_gates_of_cells_begin_open(untrained):
+    cells = [module for module in untrained.modules() if isinstance(module, CARUCell)]
+    assert len(cells) == 4
     for cell in cells:
-        zeros = torch.zeros(1, cell.d_hidden)
         x = cell.inputs(torch.zeros(1, cell.input.in_features))
-        n, gate = cell.parts(x, zeros, cell.state)
-        assert not n.any() and gate.tolist() == [pytest.approx([expected] * 16)]
-    gate, states = model.attention.gate, torch.zeros(1, 1, 3, 32)
+        n, gate = cell.parts(x, torch.zeros(1, cell.d_hidden), cell.state)
+        assert not n.any() and gate.tolist() == [pytest.approx([OPEN] * 16)]
+
+
+@torch.no_grad()
+def test_gate_of_attention_begins_open(untrained):
+    gate, states = untrained.attention.gate, torch.zeros(1, 1, 3, 32)
     of_s, of_h = gate.state(torch.zeros(1, 1, 1, 16)), gate.prepare(states)
-    torch.testing.assert_close(gate.openness(of_h, of_s), torch.full((1, 1, 3), expected))
-    with torch.no_grad():
-        mixed = gate.mix(torch.float32, states, of_h, of_s)
-    assert len(cells) == 4 and mixed.abs().amax() < 1e-6
-    for table in (model.src_table, model.tgt_table):
-        vectors = model.eval()._words(table, torch.arange(500)[None]).detach()
+    torch.testing.assert_close(gate.openness(of_h, of_s), torch.full((1, 1, 3), OPEN))
+    assert gate.mix(torch.float32, states, of_h, of_s).abs().amax() < 1e-6
+
+
+def test_embeddings_begin_with_variance_one(untrained):
+    for table in (untrained.src_table, untrained.tgt_table):
+        vectors = untrained._words(table, torch.arange(500)[None]).detach()
         assert float(vectors.std()) == pytest.approx(1, rel=0.02)
 
 
 @pytest.mark.parametrize("values", [{"n_scale": "length"}, {"n_constant": 100}], ids=str)
-def test_a_hundred_words_with_large_scores_stay_finite(values):
+def test_hundred_words_with_large_scores_stay_finite(values):
     model = small(**values, dtype=torch.float32)
     with torch.no_grad():
         for parameter in model.attention.parameters():
             parameter.mul_(200)
-    batch = contract.collate(
-        [([3 + i % 20 for i in range(99)] + [2], [4, 5, 6, 2]), ([7, 2], [8, 2])]
-    )
+    hundred = [3 + i % 20 for i in range(99)] + [EOS]
+    batch = contract.collate([(hundred, [4, 5, 6, EOS]), ([7, EOS], [8, EOS])])
     logits = contract.full(model, batch)
     logits.square().sum().backward()
     assert logits.isfinite().all() and all(p.grad.isfinite().all() for p in model.parameters())
 
 
 @pytest.fixture
-def keep(monkeypatch):
-    """Return a function that lets autograd keep everything of a step for the backward pass."""
+def autograd_keeps_everything(monkeypatch):
+    """Return a function that lets autograd keep every tensor of a step for the backward pass."""
 
     def mix(gate, dtype, history, of_h, of_s):
         (n, of_z), (x, z) = of_h.chunk(2, -1), of_s.chunk(2, -1)
@@ -373,7 +372,7 @@ def keep(monkeypatch):
 
 
 @pytest.mark.parametrize("variant", ["caru", "gru-inv", "gatt"])
-def test_recomputing_changes_no_gradient(variant, keep):
+def test_recomputing_changes_no_gradient(variant, autograd_keeps_everything):
     model, batch = small(variant, dropout=0.2).train(), contract.collate(contract.pairs())
 
     def gradients():
@@ -381,7 +380,7 @@ def test_recomputing_changes_no_gradient(variant, keep):
         return torch.autograd.grad(contract.loss_of(model, batch), list(model.parameters()))
 
     again = gradients()
-    keep()
+    autograd_keeps_everything()
     for found, plain in zip(again, gradients(), strict=True):
         torch.testing.assert_close(found, plain, rtol=1e-12, atol=1e-14)
 
@@ -396,39 +395,36 @@ def test_recomputing_changes_no_gradient(variant, keep):
     ],
     ids=str,
 )
-def test_capture_reads_weights_and_gates(values):
+def test_capture_reads_attention_weights_and_gates(values):
     model, pairs = small(**values), contract.pairs()
     batch = contract.collate(pairs)
     plain = contract.full(model, batch)
-    with capture() as seen:
+    with capture() as captured:
         assert torch.equal(contract.full(model, batch), plain)
-    gated = model.settings.caatt
-    names = {"attention", "attention_context", "caembed_gate"}
-    assert set(seen) == names | ({"attention_gate"} if gated else set())
-    alpha, opened, context = (
-        seen[name][0] for name in ("attention", "caembed_gate", "attention_context")
+    seen = {name: tensors[0] for name, tensors in captured.items()}
+    alpha, opened, context, gates = map(
+        seen.pop, ("attention", "caembed_gate", "attention_context", "attention_gate"), (None,) * 4
     )
+    assert not seen and (gates is not None) == model.settings.caatt
     assert alpha.shape == (len(pairs), 1, *batch.tgt_in.shape[1:], batch.src.size(1))
     assert opened.shape == batch.tgt_in.shape == context.shape[:2]
     assert (opened > 0).all() and (opened < 1).all()
-    if not gated:
+    if gates is None:
         expected = alpha[:, 0] @ model.encode(batch)["states"]
-        torch.testing.assert_close(context, expected, rtol=1e-9, atol=1e-11)
+        near(context, expected)
+    slow = Slow(contract.numbers(model), model.settings)
     for row, (src, tgt) in enumerate(pairs):
-        tgt_in = batch.tgt_in[row, : len(tgt)].tolist()
-        _, weights, gates = Slow(contract.numbers(model), model.settings).write(src, tgt_in)
-        found = alpha[row, 0, : len(tgt), : len(src)].tolist()
-        torch.testing.assert_close(found, weights, rtol=1e-9, atol=1e-11)
-        for t, expected in enumerate(gates if gated else []):
-            gate = seen["attention_gate"][0][row, t, : len(src)]
-            if expected[0] is None:  # Im & Chan 2024, Eq. 4: the first step has no gate
-                assert t == 0 and gate.isnan().all()
-            else:
-                torch.testing.assert_close(gate.tolist(), expected, rtol=1e-9, atol=1e-11)
+        _, weights, of_gate = slow.write(src, [BOS, *tgt[:-1]])
+        real = (row, slice(len(tgt)), slice(len(src)))
+        near(alpha[:, 0][real], weights)
+        if gates is not None:
+            near(gates[real], of_gate)
 
 
-def test_weights_that_are_changed_weigh_at_the_first_step_too():
-    """Its g is one for all i, so that Σα_i g_i is g only as long as the weights sum to one."""
+def test_changed_weights_take_effect_at_the_first_step():
+    """All g_i of a linear first step are equal, so that Σα_i g_i is g only while the weights sum to
+    one.
+    """
     model = small(caatt_first="linear")
     batch = contract.collate([([5, 6, 7, 2], [8, 2])])
     memory = model.encode(batch)
@@ -441,7 +437,7 @@ def test_weights_that_are_changed_weigh_at_the_first_step_too():
 
 
 @pytest.mark.parametrize("variant", ["caru", "gru-inv", "gatt"])
-def test_gradients_in_a_capture_are_those_of_the_changed_weights(variant):
+def test_gradients_in_a_capture_follow_the_changed_weights(variant):
     model, batch = small(variant), contract.collate(contract.pairs())
     parameter = model.attention.gate.state.weight
 
@@ -461,9 +457,9 @@ def test_gradients_in_a_capture_are_those_of_the_changed_weights(variant):
     torch.testing.assert_close((grad * direction).sum(), slope, rtol=1e-6, atol=1e-8)
 
 
-def test_nothing_of_every_pair_of_positions_is_kept_for_backward(keep):
-    """Numbers for every source position at every step: T times as many as a sentence has, were
-    they not computed again.
+def test_backward_keeps_no_tensor_of_every_pair_of_positions(autograd_keeps_everything):
+    """Kept tensors would have T times as many numbers as a sentence has positions. They are computed
+    again.
     """
     model, batch = (
         small(dtype=torch.float32).train(),
@@ -485,29 +481,24 @@ def test_nothing_of_every_pair_of_positions_is_kept_for_backward(keep):
         return len(found)
 
     assert large() == 2  # the states of the source and their products, once a sentence
-    keep()
+    autograd_keeps_everything()
     assert large() > 2 * batch.tgt_in.size(1)
 
 
-def test_products_are_as_few_as_they_can_be():
-    """Multiply-accumulates of the closed formula: per step and source position only the key of
-    the refined state, its score and its share.
+def test_macs_equal_the_closed_formula():
+    """A step makes for each source position only the key of the refined state, its score and its
+    share.
     """
     e, h, a, v, n, m = 6, 10, 8, 37, 5, 4
-    model = build_model(
-        "caru",
-        {"d_embedding": e, "d_hidden": h, "alignment_width": a}
-        | {"bidirectional": False, "readout": "linear", "caatt_first": "linear"},
-        Vocabularies(v, v, shared=True),
-    )
+    sizes = {"d_embedding": e, "d_hidden": h, "alignment_width": a}
+    options = {"bidirectional": False, "readout": "linear", "caatt_first": "linear"}
+    model = build_model("caru", sizes | options, Vocabularies(v, v, shared=True))
     found = macs.count_macs(model, n, m)
-    once = (
-        n * 2 * e * h + (n - 1) * 2 * h * h + n * 2 * h * h
-    )  # the reader, whose first step needs no state; what CAAtt makes of its states
+    # The reader, whose first step needs no state; and what CAAtt makes of its states.
+    once = n * 2 * e * h + (n - 1) * 2 * h * h + n * 2 * h * h
     gate, embed, cell = 2 * h * h, h * h + 2 * h * h + 2 * h * h, 2 * e * h + 2 * h * h + 2 * h * h
-    attend = h * a + n * (
-        h * a + a + h
-    )  # not at the first step, where everything is attended to alike
+    # The first step attends to everything alike.
+    attend = h * a + n * (h * a + a + h)
     steps = m * (gate + embed + cell + h * v) + (m - 1) * attend
     assert found.encode * n == pytest.approx(once, abs=1e-6)
     assert found.step * m == pytest.approx(steps, abs=1e-6)
@@ -525,22 +516,21 @@ def test_products_are_as_few_as_they_can_be():
     ids=str,
 )
 @pytest.mark.parametrize("variant", ["caru", "gru-inv", "gatt"])
-def test_a_search_in_pieces_finds_the_same(variant, values, monkeypatch):
+def test_attention_in_pieces_gives_the_same_states(variant, values, monkeypatch):
     model, batch = small(variant, **values), contract.collate(contract.pairs(), more=1)
     tgt_in = torch.randint(3, contract.V, (3 * len(batch.src), 5))
+    calls, refine_and_attend = [], attention.refine_and_attend
+
+    def counted(*args, **project):
+        calls.append(args)
+        return refine_and_attend(*args, **project)
+
     with torch.no_grad():
         memory = model.encode(batch)
         whole = model.decode(tgt_in, memory)[0]
-        calls = []
-        look = attention.refine_and_attend
-        monkeypatch.setattr(
-            attention,
-            "refine_and_attend",
-            lambda *args, **project: calls.append(args) or look(*args, **project),
-        )
-        monkeypatch.setattr(
-            attention, "NUMBERS_AT_ONCE", 2 * 3 * batch.src.size(1) * model.attention.gate.width
-        )  # two sentences
+        monkeypatch.setattr(attention, "refine_and_attend", counted)
+        two_sentences = 2 * 3 * batch.src.size(1) * model.attention.gate.width
+        monkeypatch.setattr(attention, "NUMBERS_AT_ONCE", two_sentences)
         contract.close(model.decode(tgt_in, memory)[0], whole)
     assert len(calls) == -(-len(batch.src) // 2) * 5
 
@@ -550,26 +540,19 @@ def test_a_search_in_pieces_finds_the_same(variant, values, monkeypatch):
     [{}, {"history": 2, "caembed": "replace"}, {"caembed": "embed", "cell": "gru"}],
     ids=str,
 )
-def test_weights_laid_out_for_a_search_give_the_same(values):
+def test_packed_weights_give_the_same_logits(values, onednn):
     model, batch = small(dtype=torch.float32, **values), contract.collate(contract.pairs())
     with torch.inference_mode():
         plain = contract.full(model, batch)
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("medium")
-    try:
-        pack(model)
-        assert (
-            not torch.backends.mkldnn.is_available()
-            or model.attention.attention.key.packed is not None
-        )
-        with inference([model]):
-            torch.testing.assert_close(contract.full(model, batch), plain, rtol=0, atol=1e-5)
-    finally:
-        torch.set_float32_matmul_precision(before)
+    pack(model)
+    if torch.backends.mkldnn.is_available():
+        assert model.attention.attention.key.packed is not None
+    with inference([model]):
+        torch.testing.assert_close(contract.full(model, batch), plain, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize(
-    ("variant", "values", "idle"),
+    ("variant", "values", "setting"),
     [
         ("caru", {"caatt": False, "gate": "gru"}, "gate"),
         ("caru", {"caatt": False, "caatt_first": "linear"}, "caatt_first"),
@@ -583,6 +566,6 @@ def test_weights_laid_out_for_a_search_give_the_same(values):
     ],
     ids=str,
 )
-def test_a_setting_that_changes_nothing_is_refused(variant, values, idle):
-    with pytest.raises(ConfigError, match=f"model.{idle}=.* has no effect"):
+def test_setting_without_effect_is_refused(variant, values, setting):
+    with pytest.raises(ConfigError, match=f"model.{setting}=.* has no effect"):
         small(variant, **values)

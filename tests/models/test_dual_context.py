@@ -14,7 +14,7 @@ from nmtkit.nn.capture import capture
 from tests.models import contract, test_transformer
 from tests.models.contract import paper_size
 from tests.models.slow import affine, multi_head, plus, sigmoid, times
-from tests.models.test_contract import steps_equal_whole
+from tests.models.test_contract import check_steps_equal_whole
 
 BASELINE = "transformer"
 
@@ -144,7 +144,7 @@ def test_every_kernel_at_both_ends_of_a_sentence(kernel, side):
     values = {"kernel_size": kernel, "even_side": side, "encoder_layers": 1, "decoder_layers": 1}
     model = contract.Case("full-dc").build(**values)
     test_transformer.beside_others(model, Slow, (list(range(3, 14)), list(range(9, 19))))
-    steps_equal_whole(model)
+    check_steps_equal_whole(model)
 
 
 def module_at(stack):

@@ -1,4 +1,4 @@
-"""What RNNSearch and CARU have in common: loops over time with gradients of their own."""
+"""RNNSearch and CARU: their loops over time have gradients of their own and stay in float32."""
 
 import pytest
 import torch
@@ -6,7 +6,7 @@ import torch
 from nmtkit.models.base import Vocabularies
 from nmtkit.models.variants import build_model
 from tests.models import contract
-from tests.models.differences import whole_gradients_are_right
+from tests.models.differences import gradients_match_finite_differences
 
 TINY = {"d_embedding": 2, "dropout": 0.2}
 CARU = TINY | {"d_hidden": 2, "alignment_width": 2}
@@ -22,17 +22,17 @@ CARU = TINY | {"d_hidden": 2, "alignment_width": 2}
     ],
     ids=str,
 )
-def test_gradients_are_those_of_finite_differences(variant, values):
+def test_gradients_of_a_recurrent_model_match_finite_differences(variant, values):
     torch.manual_seed(3)
     model = build_model(variant, values, Vocabularies(5, 5, shared=True))
-    assert whole_gradients_are_right(model)
+    assert gradients_match_finite_differences(model)
 
 
 @pytest.mark.parametrize(
     ("variant", "wide"),
     [("rnnsearch", ["keys"]), ("caru", ["products", "states"]), ("gatt", ["products", "states"])],
 )
-def test_states_are_kept_in_the_parameters_precision_under_autocast(variant, wide):
+def test_recurrent_states_stay_float32_under_bfloat16_autocast(variant, wide):
     """Rounding to 8 bits at every step would add up over a sentence."""
     model = contract.Case(variant).build(dtype=torch.float32)
     batch = contract.collate(contract.pairs())

@@ -1,6 +1,4 @@
-"""RNNSearch (Bahdanau et al. 2015, appendix A): its size, its equations step by step, what it keeps
-in memory.
-"""
+"""RNNSearch (Bahdanau et al. 2015, appendix A): size, equations step by step, memory of the source."""
 
 import pytest
 import torch
@@ -18,9 +16,7 @@ BASELINE = None  # it is one itself
 
 
 def count(s, v):
-    """The formula of reference/parameter_counts.py, with the alignment's width and the tying as
-    settings.
-    """
+    """Return the formula of reference/parameter_counts.py, with alignment width and ties as settings."""
     e, h, a = s.d_embedding, s.d_hidden, s.d_alignment or s.d_hidden
     encoder = 2 * (3 * (e * h + h * h) + h)
     attention = 2 * h * a + h * a + a
@@ -93,99 +89,91 @@ def slow_logits(weights, s, src, tgt_in):
     return Slow(weights, s).write(src, tgt_in)[0]
 
 
-def test_the_paper_sizes_have_the_audited_count(audit):
+def test_size_of_the_paper_equals_the_audit(audit):
     size = contract.paper_size("rnnsearch", "rnnsearch", 32_000)
     assert size == audit["rnnsearch"](32_000) == 88_068_240  # "88.1M at V=32k"
-    preset, vocabularies = (
-        settings.load_preset("rnnsearch")["model"],
-        Vocabularies(9, 9, shared=True),
-    )
-    found, defaults = (build_model("rnnsearch", values, vocabularies) for values in (preset, {}))
-    assert found.settings == defaults.settings
 
 
-def test_settings_that_cannot_be():
+def test_preset_of_the_paper_has_the_default_settings():
+    settings_class = load_variant("rnnsearch").Settings
+    assert settings_class(**settings.load_preset("rnnsearch")["model"]) == settings_class()
+
+
+def test_incompatible_settings_are_refused():
     with pytest.raises(ConfigError, match="one vocabulary"):
         build_model("rnnsearch", {"tie": "all"}, Vocabularies(20, 20, shared=False))
     with pytest.raises(ConfigError, match="multiple of 2"):
         build_model("rnnsearch", {"d_hidden": 7}, Vocabularies(20, 20, shared=True))
 
 
-def test_presets_of_other_families_are_adapted():
-    """A width d: embeddings of d, states of 2d; without embeddings within a third of the
-    Transformer's parameters.
-    """
-    vocabularies = Vocabularies(1000, 1000, shared=True)
-    for preset in ("tiny", "demo", "small", "base", "big"):
-        sizes = settings.load_preset(preset)["model"]
-        with torch.device("meta"):
-            models = [
-                build_model(name, load_variant(name).adapt(sizes), vocabularies)
-                for name in ("transformer", "rnnsearch")
-            ]
-        d, s = sizes["d_model"], models[1].settings
-        assert (s.d_embedding, s.d_hidden, s.dropout, s.tie) == (
-            d,
-            2 * d,
-            sizes["dropout"],
-            sizes["tie"],
+@pytest.mark.parametrize("preset", ["tiny", "demo", "small", "base", "big"])
+def test_presets_of_transformers_are_adapted(preset):
+    """Embeddings of d and states of 2d."""
+    sizes = settings.load_preset(preset)["model"]
+    adapted = load_variant("rnnsearch").adapt(sizes)
+    expected = {"d_embedding": sizes["d_model"], "d_hidden": 2 * sizes["d_model"]}
+    expected |= {name: sizes[name] for name in ("dropout", "tie")}
+    assert {name: adapted[name] for name in expected} == expected
+
+
+def test_preset_may_set_the_width_of_states():
+    adapted = load_variant("rnnsearch").adapt({"d_model": 8, "d_hidden": 6})
+    assert adapted == {"d_embedding": 8, "d_hidden": 6}
+
+
+def test_small_size_is_within_a_third_of_the_transformer():
+    """Without embeddings."""
+    sizes, vocabularies = settings.load_preset("small")["model"], Vocabularies(9, 9, shared=True)
+    with torch.device("meta"):
+        transformer, rnnsearch = (
+            macs.count_parameters(build_model(name, load_variant(name).adapt(sizes), vocabularies))
+            for name in ("transformer", "rnnsearch")
         )
-        if preset == "small":
-            transformer, own = (macs.count_parameters(model).rest for model in models)
-            assert 0.75 < own / transformer < 1.34
-    assert load_variant("rnnsearch").adapt({"d_model": 8, "d_hidden": 6}) == {
-        "d_embedding": 8,
-        "d_hidden": 6,
-    }
+    assert 0.75 < rnnsearch.rest / transformer.rest < 1.34
 
 
-def test_capture_reads_the_attention_weights():
+def near(found, expected):
+    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
+
+
+def test_capture_reads_attention_weights():
     model, pairs = contract.Case("rnnsearch").build(), contract.pairs()
     batch = contract.collate(pairs)
     plain = contract.full(model, batch)
     with capture() as seen:
         assert torch.equal(contract.full(model, batch), plain)
     assert list(seen) == ["attention", "attention_context"]
-    (alpha,) = seen["attention"]
+    alpha, context = seen["attention"][0], seen["attention_context"][0]
     assert alpha.shape == (len(pairs), 1, *batch.tgt_in.shape[1:], batch.src.size(1))
     slow = Slow(contract.numbers(model), model.settings)
     for row, (src, tgt) in enumerate(pairs):
         weights = slow.write(src, batch.tgt_in[row, : len(tgt)].tolist())[1]
-        found = alpha[row, 0, : len(tgt), : len(src)].tolist()
-        torch.testing.assert_close(found, weights, rtol=1e-10, atol=1e-12)
+        near(alpha[row, 0, : len(tgt), : len(src)].tolist(), weights)
         assert (alpha[row, :, :, len(src) :] == 0).all()
     memory = model.encode(batch)
     assert "states" not in memory
-    (context,) = seen["attention_context"]  # W Σα_i h_i = Σα_i W h_i
-    torch.testing.assert_close(
-        model.maxout_context(context), alpha[:, 0] @ memory["to_readout"], rtol=1e-10, atol=1e-12
-    )
+    # W Σα_i h_i = Σα_i W h_i
+    near(model.maxout_context(context), alpha[:, 0] @ memory["to_readout"])
     with capture() as seen:  # three rows a sentence: K·T queries
         model.decode(batch.tgt_in.repeat_interleave(3, dim=0), memory)
-    torch.testing.assert_close(seen["attention"][0].unflatten(2, (3, -1)).mean(2), alpha)
+    near(seen["attention"][0].unflatten(2, (3, -1)).mean(2), alpha)
 
 
-def test_products_are_as_few_as_they_can_be():
-    """Multiply-accumulates of the closed formula; a decoding step makes no product of a source
-    position's state.
-    """
+def test_macs_equal_the_closed_formula():
+    """A decoding step multiplies no state of a source position."""
     e, h, a, v, n, m = 6, 10, 8, 37, 5, 4
-    model = build_model(
-        "rnnsearch",
-        {"d_embedding": e, "d_hidden": h, "d_alignment": a},
-        Vocabularies(v, v, shared=True),
-    )
+    sizes = {"d_embedding": e, "d_hidden": h, "d_alignment": a}
+    model = build_model("rnnsearch", sizes, Vocabularies(v, v, shared=True))
     found = macs.count_macs(model, n, m)
-    once = h * h  # the first state
-    read = 2 * 3 * (e * h + h * h) + 2 * h * (
-        a + 3 * h + h
-    )  # both directions; keys, and what goes to the cell and to the readout
+    first_state = h * h
+    # Both directions; keys, and the inputs of the cell and of the readout.
+    read = 2 * 3 * (e * h + h * h) + 2 * h * (a + 3 * h + h)
     cell = 3 * (e * h + h * h) + h * a + n * a + n * 3 * h
     out = (e + h) * h + n * h + (h // 2) * e + e * v
-    assert found.encode * n == pytest.approx(n * read + once, abs=1e-6)
+    once = n * read + first_state
+    assert found.encode * n == pytest.approx(once, abs=1e-6)
     assert found.step == pytest.approx(cell + out, abs=1e-6)
-    forward = (
-        n * read + once + m * (cell + out) - (3 * h * h + n * 3 * h)
-    )  # the state after the last word is not computed
-    no_gradient = 2 * (h * 2 * h)  # the readers begin with zeros, which need none
+    after_last_word = 3 * h * h + n * 3 * h  # this state is not computed
+    forward = once + m * (cell + out) - after_last_word
+    no_gradient = 2 * (h * 2 * h)  # the readers begin with zeros
     assert found.train * m == pytest.approx(3 * forward - no_gradient, abs=1e-6)

@@ -1,4 +1,4 @@
-"""The changed Transformer of the documentation: each position of the encoder sees near ones only."""
+"""The local Transformer of the documentation: encoder positions attend to near positions only."""
 
 import functools
 
@@ -23,15 +23,15 @@ slow_logits = functools.partial(test_transformer.slow_logits, slow_class=Slow)
 
 
 def without_idea(case):
-    """Positions that see all others are those of a Transformer."""
-    model, batch = case.build(reach=99), contract.batch_for(case.build())
+    """With a reach beyond the sentence, the model is the Transformer of the same weights."""
+    model = case.build(reach=99)
+    batch = contract.batch_for(model)
     base = contract.transformer_of(model)
     contract.close(contract.full(model, batch), contract.full(base, batch))
 
 
 @pytest.mark.parametrize("reach", [0, 1, 3])
-def test_no_farther_position_is_seen(reach):
-    """The states of one layer depend on the positions in reach, and on no other."""
+def test_encoder_layer_reads_only_positions_within_reach(reach):
     model = contract.Case(LOCAL, (("reach", reach), ("encoder_layers", 1))).build()
     x = torch.randn(1, 9, model.width, dtype=torch.float64, requires_grad=True)
     model.through_encoder(x, None)[0, 4].sum().backward()

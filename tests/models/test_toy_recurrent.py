@@ -1,4 +1,4 @@
-"""The recurrent toy's size and equations, as any model outside the package would state its own."""
+"""Size and equations of the recurrent toy, stated as any model outside the package would."""
 
 from tests.models.slow import affine, plus, sigmoid, tanh, times
 
