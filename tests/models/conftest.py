@@ -7,7 +7,7 @@ import torch
 
 from nmtkit import trust
 from tests.device import DEVICE, ON_GPU, placed_on
-from tests.nn.conftest import default_path, onednn  # noqa: F401
+from tests.nn.conftest import default_path  # noqa: F401
 from tests.train.conftest import one_thread  # noqa: F401
 
 

@@ -1,4 +1,4 @@
-"""Concatenation: what is read as one source, and that nothing else differs from the Transformer."""
+"""Concatenation: context and source are read as one source; nothing else differs from the Transformer."""
 
 import dataclasses
 
@@ -7,7 +7,8 @@ import torch
 from nmtkit.data.context import BREAK
 from nmtkit.models.concat import joined
 from tests.models import contract, test_transformer
-from tests.models.contexts import ONE, PAIRS, THREE, TWO, batch_of, padded, transformer_of
+from tests.models.contexts import ONE, PAIRS, THREE, TWO, batch_of
+from tests.models.contract import padded, transformer_of
 
 BASELINE = "transformer"
 count = test_transformer.count
@@ -19,28 +20,29 @@ def slow_logits(weights, s, src, tgt_in, contexts=()):
 
 
 def without_idea(case):
-    """Without context it is the Transformer of the same weights; with one it is that Transformer
-    on the longer source.
+    """Without context the model is the Transformer of the same weights; with context it is that
+    Transformer on the longer source.
     """
     model = case.build()
     base, batch = transformer_of(model), contract.batch_for(model)
-    has = (batch.context.rows >= 0).any(1)
-    assert 0 < has.sum() < len(has)
+    has_context = (batch.context.rows >= 0).any(1)
+    assert 0 < has_context.sum() < len(has_context)
     expected = contract.full(base, batch)
-    contract.close(contract.full(model, batch)[~has], expected[~has])
+    contract.close(contract.full(model, batch)[~has_context], expected[~has_context])
     assert torch.equal(contract.full(model, dataclasses.replace(batch, context=None)), expected)
     longer = [
-        (contract.contexts_of(src, model.context_rule)[0][:-1] + [BREAK] + src if own else src, tgt)
-        for own, (src, tgt) in zip(has, contract.pairs(), strict=True)
+        (src if not contexts else [*contexts[0][:-1], BREAK, *src], tgt)
+        for src, tgt in contract.pairs()
+        for contexts in [contract.contexts_of(src, model.context_rule)]
     ]
     contract.close(contract.full(model, batch), contract.full(base, contract.collate(longer)))
 
 
-def test_what_the_encoder_reads():
+def test_encoder_reads_context_break_and_source():
     """[context, <s> for </s>, source, padding]; the source alone where there is no context."""
     batch = batch_of(ONE, THREE, TWO, rows=[[1], [], [0], [2]])
     read = joined(batch)
-    contexts = [[*own[:-1], BREAK] if own else [] for own in (THREE, [], ONE, TWO)]
+    contexts = [[*ids[:-1], BREAK] if ids else [] for ids in (THREE, [], ONE, TWO)]
     texts = [context + src for context, (src, _) in zip(contexts, PAIRS, strict=True)]
     src, lengths = padded(texts)
     width = src.size(1)

@@ -1,6 +1,4 @@
-"""The context-aware Transformer (Voita et al. 2018): its size, its equations loop by loop, what
-contexts may and may not change.
-"""
+"""The context-aware Transformer (Voita et al. 2018): size, equations loop by loop, captured names."""
 
 from functools import partial
 
@@ -18,8 +16,8 @@ BASELINE = "transformer"
 
 
 def count(s, v):
-    """A layer for the context, the attention to it, the gate; with pre-norm a norm of the
-    context's states.
+    """Return the Transformer's parameters, a layer for the context, the attention to it and the gate,
+    and with pre-norm a norm of the context's states.
     """
     d, (attention, feed_forward) = s.d_model, test_transformer.sublayers(s)
     layer, gate = attention + feed_forward + 2 * 2 * d, 2 * d * d + d
@@ -28,16 +26,17 @@ def count(s, v):
 
 
 class Slow(test_transformer.Slow):
-    """One sentence and one context at a time, as the paper words it."""
+    """One sentence and one context at a time."""
 
     def self_attention(self, layer, xs):
         found = super().self_attention(layer, xs)
         if layer != f"encoder.{self.s.encoder_layers - 1}" or not self.states:
             return found
-        out = []
-        for own, other in zip(found, self.attend(f"{layer}.context", xs, self.states), strict=True):
-            out.append(mixed(sigmoid(self.linear(f"{layer}.gate", own + other)), other, own))
-        return out
+        read = self.attend(f"{layer}.context", xs, self.states)
+        return [
+            mixed(sigmoid(self.linear(f"{layer}.gate", x + c)), c, x)
+            for x, c in zip(found, read, strict=True)
+        ]
 
     def encode(self, src, contexts=()):
         self.states = None
@@ -54,11 +53,6 @@ def slow_logits(weights, s, src, tgt_in, contexts=()):
     return slow.logits(slow.decode(slow.encode(src, contexts), tgt_in))
 
 
-def as_read(s, context):
-    """What `slow_logits` reads of a context."""
-    return context
-
-
 def test_size_of_the_paper(audit):
     """+4.73 million at d = 512."""
     size = partial(paper_size, preset="amn", vocabulary=32_000, shared=False)
@@ -67,8 +61,8 @@ def test_size_of_the_paper(audit):
     assert round(more / 1e6, 2) == 4.73
 
 
-def test_a_context_is_told_apart_from_the_source():
-    """<s> stands before it, and its attention is captured under names of its own."""
+def test_attention_to_context_is_captured_under_its_own_names():
+    """A context is one word longer than its ids: <s> comes before it."""
     model = contract.Case("context-aware").build()
     with capture() as seen:
         model.encode(batch_of(ONE, TWO, rows=[[0], [1], [], [1]]))
@@ -89,6 +83,6 @@ def test_a_context_is_told_apart_from_the_source():
     assert [bool(row.isnan().all()) for row in gate] == [False, False, True, False]
 
 
-def test_it_needs_an_encoder():
+def test_model_without_encoder_layers_is_refused():
     with pytest.raises(ConfigError, match="last layer"):
         contract.Case("context-aware").build(encoder_layers=0)

@@ -1,4 +1,4 @@
-"""What is true of every model that reads contexts one by one."""
+"""Models that read contexts one by one: equations, encoding of each context once, gradients."""
 
 import dataclasses
 
@@ -6,11 +6,13 @@ import pytest
 import torch
 
 from nmtkit.nn.dropout import seed_dropout
-from nmtkit.text.vocabulary import BOS
+from nmtkit.text.vocabulary import BOS, PAD
 from tests.models import contract, test_context_aware, test_han, test_memory
-from tests.models.contexts import MIXED, ONE, PAIRS, THREE, TWO, batch_of, transformer_of
+from tests.models.contexts import MIXED, ONE, PAIRS, TGT_IN, THREE, TWO, batch_of
+from tests.models.contract import transformer_of
 
-ORACLES = {"amn": test_memory, "han": test_han, "context-aware": test_context_aware}
+SLOW = {"amn": test_memory, "han": test_han, "context-aware": test_context_aware}
+"""The slow implementation of each variant."""
 PARALLEL = {"context_join": "parallel"}
 SETTINGS = [
     ("amn", PARALLEL),
@@ -27,11 +29,11 @@ SETTINGS = [
     ("han", {"side": "decoder"}),
     ("han", {"side": "joint", "norm": "pre"}),
 ]
-OF_BATCH = [
+READ_BATCH = [
     ("amn", {"memory_scope": "batch"}),
     ("amn", {"memory_scope": "batch", "inter_attention": False}),
 ]
-WITH_ONE = [  # at most one context a sentence
+ONE_CONTEXT = [  # at most one context a sentence
     ("context-aware", {}),
     ("context-aware", {"norm": "pre", "attn_bias": False}),
     ("context-aware", {"encoder_layers": 1}),
@@ -39,7 +41,7 @@ WITH_ONE = [  # at most one context a sentence
 
 
 def built(variant, values, **more):
-    """A model without dropout; the memory of a batch is one of training."""
+    """Return a model without dropout, in training mode if its memory is that of a batch."""
     return contract.Case(variant).build(**values, **more).train("memory_scope" in values)
 
 
@@ -47,16 +49,19 @@ def for_each(settings):
     return pytest.mark.parametrize(("variant", "values"), settings, ids=str)
 
 
-@for_each(SETTINGS + OF_BATCH + WITH_ONE)
-def test_equations_with_none_one_and_three_contexts(variant, values):
+@for_each(SETTINGS + READ_BATCH + ONE_CONTEXT)
+def test_sentences_with_0_to_3_contexts_equal_the_slow_equations(variant, values):
     model, texts = built(variant, values), [ONE, TWO, THREE]
     rows = [[2], [], [0], [2]] if variant == "context-aware" else MIXED
-    batch, oracle = batch_of(*texts, rows=rows), ORACLES[variant]
     weights, s = contract.numbers(model), model.settings
-    for row, own, (src, tgt) in zip(contract.full(model, batch), rows, PAIRS, strict=True):
-        everything = range(3) if "memory_scope" in values and own else own
-        contexts = [oracle.as_read(s, texts[i]) for i in everything]
-        slow = oracle.slow_logits(weights, s, src, [BOS, *tgt[:-1]], contexts)
+    if model.context_rule.targets:
+        texts = [(text, TGT_IN[tuple(text)]) for text in texts]
+    logits = contract.full(model, batch_of(ONE, TWO, THREE, rows=rows))
+    for row, numbers, (src, tgt) in zip(logits, rows, PAIRS, strict=True):
+        if numbers and "memory_scope" in values:
+            numbers = range(3)
+        contexts = [texts[i] for i in numbers]
+        slow = SLOW[variant].slow_logits(weights, s, src, [BOS, *tgt[:-1]], contexts)
         contract.close(row[: len(tgt)], torch.tensor(slow, dtype=torch.float64))
 
 
@@ -83,9 +88,7 @@ def test_equations_with_none_one_and_three_contexts(variant, values):
     ],
 )
 def test_each_context_is_encoded_once(variant, values, expected):
-    """Two contexts go through the encoder and the projections of keys and values, however many
-    of the four sentences have them.
-    """
+    """Each of two contexts is encoded and projected to keys and values once, for all four sentences."""
     model, rows = built(variant, values), {}
     for name in expected:
         model.get_submodule(name).register_forward_hook(
@@ -95,27 +98,24 @@ def test_each_context_is_encoded_once(variant, values, expected):
     assert rows == expected
 
 
-@for_each(SETTINGS + OF_BATCH + WITH_ONE)
-def test_gradients_are_finite_and_none_comes_from_sentences_without_context(variant, values):
+@for_each(SETTINGS + READ_BATCH + ONE_CONTEXT)
+def test_only_sentences_with_contexts_give_gradients_to_context_parameters(variant, values):
     model = built(variant, values, dropout=0.1, attention_dropout=0.1).train()
-    own = set(model.state_dict()) - set(transformer_of(model).state_dict())
-    sentences = contract.pairs(count=2)
+    of_contexts = set(model.state_dict()) - set(transformer_of(model).state_dict())
     rows = [[], [1]] if variant == "context-aware" else [[], [1, 0]]
-    batch = batch_of(ONE, TWO, rows=rows, sentences=sentences)
-    for silenced, reached in ((None, True), (0, True), (1, False)):
+    batch = batch_of(ONE, TWO, rows=rows, sentences=contract.pairs(count=2))
+    for without_loss, reached in (([], True), ([0], True), ([1], False)):
         tgt_out = batch.tgt_out.clone()
-        if silenced is not None:
-            tgt_out[silenced] = 0
+        tgt_out[without_loss] = PAD
         seed_dropout(1, 1)
         model.zero_grad()
         contract.loss_of(model, dataclasses.replace(batch, tgt_out=tgt_out)).backward()
-        for name, parameter in model.named_parameters():
-            if name in own:
-                assert parameter.grad.isfinite().all(), name
-                assert bool(parameter.grad.any()) == reached, name
+        for name in of_contexts:
+            gradient = model.get_parameter(name).grad
+            assert gradient.isfinite().all() and bool(gradient.any()) == reached, name
 
 
-def test_models_that_read_the_same_sentences_may_be_searched_together():
-    """What a packed batch makes of contexts is no part of the rule, which an ensemble shares."""
+def test_models_with_the_same_contexts_have_equal_rules():
+    """Ensembles need equal rules; the form of contexts in a packed batch is no part of a rule."""
     variants = ("amn", "context-aware", "concat")
     assert len({contract.Case(variant).build().context_rule for variant in variants}) == 1

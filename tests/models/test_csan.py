@@ -16,15 +16,15 @@ from nmtkit.nn.capture import capture
 from nmtkit.nn.masks import visible_positions
 from tests.models import contract, test_transformer
 from tests.models.contract import paper_size
-from tests.models.slow import affine, plus, softmax, times
+from tests.models.slow import block, plus, softmax, times
 
 BASELINE = "transformer"
 count = test_transformer.count  # no new parameters
 
 
 def area(query, head, positions, heads, s):
-    """The (position, head) pairs that a query of a head sees: no padding, and no head beyond the
-    first and the last one.
+    """Return the (position, head) pairs that a query of a head sees: no padding, and no head before the
+    first or after the last.
     """
     return [
         (t, h)
@@ -37,39 +37,32 @@ def area(query, head, positions, heads, s):
 class Slow(test_transformer.Slow):
     def attend(self, name, queries, keys, allowed=test_transformer.everything):
         stack, index, _ = name.split(".")
-        if stack != "encoder" or int(index) >= (
-            self.s.local_layers or (self.s.encoder_layers + 1) // 2
-        ):
+        local_layers = self.s.local_layers or (self.s.encoder_layers + 1) // 2
+        if stack != "encoder" or int(index) >= local_layers:
             return super().attend(name, queries, keys, allowed)
-        d, heads = self.s.d_model, self.s.heads
-        c = d // heads
-        w, b = self.get(f"{name}.qkv.weight"), self.get(f"{name}.qkv.bias") or [0.0] * (3 * d)
-
-        def projected(i):
-            rows = slice(i * d, (i + 1) * d)
-            vectors = [affine(x, w[rows], b[rows]) for x in queries]
-            return [[x[h * c : (h + 1) * c] for h in range(heads)] for x in vectors]
-
-        q, k, v = map(projected, range(3))
+        heads, c = self.s.heads, self.s.d_model // self.s.heads
+        q, k, v = ([split(x, heads) for x in part] for part in self.projected(name, queries))
         out = []
         for t in range(len(queries)):
             row = []
             for h in range(heads):
                 seen = area(t, h, len(queries), heads, self.s)
                 scores = [sum(times(q[t][h], k[u][g])) / math.sqrt(c) for u, g in seen]
-                weights = softmax(scores)
-                row += plus(
-                    *([p * a for a in v[u][g]] for p, (u, g) in zip(weights, seen, strict=True))
-                )
+                shares = zip(softmax(scores), seen, strict=True)
+                row += plus(*([p * a for a in v[u][g]] for p, (u, g) in shares))
             out.append(self.linear(f"{name}.out", row))
         return out
+
+
+def split(x, heads):
+    return [block(x, h, heads) for h in range(heads)]
 
 
 slow_logits = functools.partial(test_transformer.slow_logits, slow_class=Slow)
 
 
 def without_idea(case):
-    """A window of the whole sentence and of one head is self-attention."""
+    """With a window of the whole sentence and of one head, the model is the Transformer."""
     model = case.build(window=99, head_window=1)
     base = contract.transformer_of(model)
     batch = contract.batch_for(model)
@@ -79,7 +72,7 @@ def without_idea(case):
         assert not torch.allclose(*(contract.full(each, batch) for each in both), atol=1e-3)
 
 
-def test_it_has_the_parameters_of_the_transformer():
+def test_csan_has_as_many_parameters_as_the_transformer():
     for preset, v in (("base", 32_000), ("dc-wmt", 33_432)):
         assert paper_size("csan", preset, v) == paper_size("transformer", preset, v)
 
@@ -88,11 +81,11 @@ def test_it_has_the_parameters_of_the_transformer():
 @pytest.mark.parametrize(
     ("window", "heads"), [(1, 1), (1, 3), (3, 1), (3, 3), (5, 5), (11, 11), (21, 3)]
 )
-def test_blocks_of_any_size_at_both_ends_of_a_sentence(monkeypatch, block, window, heads):
+def test_blocks_of_any_size_equal_the_slow_equations(monkeypatch, block, window, heads):
     """Sentences shorter and longer than a window and than a block, beside others."""
     monkeypatch.setattr(csan, "BLOCK", block)
     model = contract.Case("csan").build(window=window, head_window=heads, decoder_layers=1)
-    test_transformer.beside_others(model, Slow, (list(range(3, 16)), [9, 10, 11]))
+    test_transformer.check_sentences_beside_others(model, Slow, (list(range(3, 16)), [9, 10, 11]))
 
 
 def attention(window=3):
@@ -109,14 +102,14 @@ def attention(window=3):
 
 
 def seen_by(query, head, positions, window=3):
-    """The (position, head) pairs that a query of this layer sees."""
+    """Return the (position, head) pairs that a query of this layer sees."""
     s = ConvolutionalSettings(window=window, head_window=3)
     return area(query, head, positions, 4, s)
 
 
 @pytest.mark.parametrize("block", [12, 128])
-def test_no_query_depends_on_what_it_does_not_see(monkeypatch, block):
-    """Gradients of one head at one position reach the window in the neighbouring heads alone."""
+def test_gradients_of_a_query_reach_only_its_window(monkeypatch, block):
+    """The window covers the neighbouring heads too."""
     monkeypatch.setattr(csan, "BLOCK", block)
     (module, attend), steps = attention(), 19
     module.out = torch.nn.Identity()
@@ -165,8 +158,7 @@ def test_capture_reads_the_weights_of_positions_and_nothing_changes(window):
 
 
 @pytest.mark.parametrize("batch_of", [contract.batch_for, contract.packed_for])
-def test_layers_share_their_windows(monkeypatch, batch_of):
-    """A window that is wider than the longest sentence costs no more."""
+def test_layers_share_windows_no_wider_than_the_longest_sentence(monkeypatch, batch_of):
     model, calls = contract.Case("csan").build(encoder_layers=4, window=201), []
     make = csan.Windows.of
     monkeypatch.setattr(csan.Windows, "of", lambda *a: calls.append(a) or make(*a))
@@ -177,8 +169,8 @@ def test_layers_share_their_windows(monkeypatch, batch_of):
     assert window == 2 * longest - 1
 
 
-def test_memory_of_a_long_sentence_does_not_grow_with_its_square():
-    """The largest tensor of a forward pass, of sentences of 256 and of 1,024 positions."""
+def test_memory_grows_linearly_with_sentence_length():
+    """Compare the largest saved tensor for sentences of 256 and of 1,024 positions."""
     module, attend = attention(window=11)
 
     def largest(steps):
@@ -194,7 +186,7 @@ def test_memory_of_a_long_sentence_does_not_grow_with_its_square():
 
 
 @pytest.mark.parametrize("length", [7, 40, 90, 150])
-def test_multiply_accumulates_are_those_of_the_blocks(length):
+def test_macs_count_the_keys_of_each_block(length):
     """In each block, K keys of all heads for each query of each head."""
     d, layers, heads = 32, 2, 4
     sizes = {"d_model": d, "d_ff": 48, "heads": heads, "encoder_layers": layers}
@@ -218,7 +210,7 @@ def test_multiply_accumulates_are_those_of_the_blocks(length):
     ("layers", "chosen", "local"),
     [(1, 0, 1), (2, 0, 1), (3, 0, 2), (4, 0, 2), (6, 0, 3), (4, 3, 3)],
 )
-def test_the_lower_half_of_the_encoder_is_local_or_as_many_layers_as_chosen(layers, chosen, local):
+def test_local_layers_are_the_lower_half_or_the_chosen_number(layers, chosen, local):
     model = contract.Case("csan").build(encoder_layers=layers, local_layers=chosen)
     found = [isinstance(layer.attention, ConvolutionalAttention) for layer in model.encoder]
     assert found == [True] * local + [False] * (layers - local)
@@ -234,6 +226,6 @@ def test_the_lower_half_of_the_encoder_is_local_or_as_many_layers_as_chosen(laye
         ({"local_layers": 3}, "3 layers are more than the 2 of the encoder"),
     ],
 )
-def test_settings_that_cannot_be(values, message):
+def test_incompatible_settings_are_refused(values, message):
     with pytest.raises(ConfigError, match=message):
         contract.Case("csan").build(**values)

@@ -1,6 +1,4 @@
-"""The dual contextual module (Ampomah et al. 2021): counts of the paper, and its equations as two
-attentions, loop by loop.
-"""
+"""The dual contextual module (Ampomah et al. 2021): sizes of the paper, equations loop by loop."""
 
 import functools
 
@@ -13,14 +11,14 @@ from nmtkit.nn import attention
 from nmtkit.nn.capture import capture
 from tests.models import contract, test_transformer
 from tests.models.contract import paper_size
-from tests.models.slow import affine, multi_head, plus, sigmoid, times
+from tests.models.slow import affine, block, multi_head, plus, sigmoid, times
 from tests.models.test_contract import check_steps_equal_whole
 
 BASELINE = "transformer"
 
 
 def replaced(s, in_encoder):
-    """Indices of the layers with the module."""
+    """Return the indices of the layers with the module."""
     layers = range(s.encoder_layers if in_encoder else s.decoder_layers)
     if not (s.encoder if in_encoder else s.decoder):
         return []
@@ -29,8 +27,8 @@ def replaced(s, in_encoder):
 
 
 def count(s, v):
-    """Eqs. 6-9: local unit and its norm, own q, k and v in both units, W_z; instead of q, k, v and
-    output.
+    """Return the parameters of Eqs. 6-9: the local unit and its norm, q, k and v of both units and W_z, in
+    place of q, k, v and output.
     """
     d, f = s.d_model, s.kernel_size
     bias = 1 if s.attn_bias else 0
@@ -42,31 +40,28 @@ def count(s, v):
 
 
 class Slow(test_transformer.Slow):
-    """Two feature-interaction units with H heads each, then their outputs side by side through
-    W_z.
-    """
+    """Two units with H heads each; W_z reads their outputs side by side."""
 
     def attend(self, name, queries, keys, allowed=test_transformer.everything):
         stack, index, kind = name.split(".")
         if kind != "attention" or int(index) not in replaced(self.s, stack == "encoder"):
             return super().attend(name, queries, keys, allowed)
         heads, local = self.s.heads, self.local(name, stack, queries)
-
-        def projected(part, i, xs):
-            d = self.s.d_model
-            w, b = self.get(f"{name}.{part}.weight"), self.get(f"{name}.{part}.bias")
-            rows = slice(i * d, (i + 1) * d)
-            return [affine(x, w[rows], b[rows] if b else None) for x in xs]
-
-        own = [projected("own", i, queries) for i in range(4)]
-        local_kv = [projected("local_kv", i, local) for i in range(2)]
-        h_local = multi_head(own[0], *local_kv, heads, allowed)
-        h_global = multi_head(*own[1:], heads, allowed)
-        joined = [one + other for one, other in zip(h_local, h_global, strict=True)]
+        q_local, *q_k_v = self.blocks(f"{name}.own", queries, 4)
+        h_local = multi_head(q_local, *self.blocks(f"{name}.local_kv", local, 2), heads, allowed)
+        h_global = multi_head(*q_k_v, heads, allowed)
+        joined = [h_l + h_g for h_l, h_g in zip(h_local, h_global, strict=True)]
         return [self.linear(f"{name}.out", x) for x in joined]  # W_z
 
+    def blocks(self, name, xs, number):
+        w, b = self.get(f"{name}.weight"), self.get(f"{name}.bias")
+        return [
+            [affine(x, block(w, i, number), b and block(b, i, number)) for x in xs]
+            for i in range(number)
+        ]
+
     def local(self, name, stack, queries):
-        """Return l_c of every position: r itself without the unit."""
+        """Return l_c of every position, or the positions as they are without the unit."""
         if self.s.local == "none":
             return queries
         d, f = self.s.d_model, self.s.kernel_size
@@ -93,72 +88,72 @@ slow_logits = functools.partial(test_transformer.slow_logits, slow_class=Slow)
 def without_idea(case):
     """With W_z's upper half zero and its lower half W_o, the module is multi-head attention."""
     model = case.build()
-    s = model.settings
+    d, weights = model.settings.d_model, model.state_dict()
     base = contract.plain_transformer(model)
-    d = s.d_model
-    weights = dict(base.state_dict())
-    own = model.state_dict()
-    for name in weights:
-        stack, _, rest = name.partition(".")
-        index, _, part = rest.partition(".")
-        place = f"{stack}.{index}.attention"
-        if not part.startswith("attention.") or f"{place}.own.weight" not in own:
-            weights[name] = own[name]
-            continue
-        kind, number = part.removeprefix("attention.").split(".")
-        if kind == "qkv":
-            weights[name] = own[f"{place}.own.{number}"][d:]
-        elif number == "weight":
-            own[f"{place}.out.weight"][:, :d] = 0
-            weights[name] = own[f"{place}.out.weight"][:, d:]
-        else:
-            weights[name] = own[f"{place}.out.bias"]
-    model.load_state_dict(own)
-    base.load_state_dict(weights)
+    of_base = {name: weights.get(name) for name in base.state_dict()}
+    for name, module in model.named_modules():
+        if isinstance(module, DualContextAttention):
+            module.out.weight.data[:, :d] = 0
+            of_base[f"{name}.out.weight"] = module.out.weight[:, d:]
+            for kind, parameter in module.own.named_parameters():
+                of_base[f"{name}.qkv.{kind}"] = parameter[d:]
+    base.load_state_dict(of_base)
     batch = contract.collate(contract.pairs())
     contract.close(contract.full(model, batch), contract.full(base, batch))
 
 
-def test_sizes_are_the_papers(audit):
+def wmt_size(variant, **values):
+    return paper_size(variant, "dc-wmt", 33_432, **values)
+
+
+def millions(sizes):
+    return [round(size / 1e6, 2) for size in sizes]
+
+
+def test_sizes_equal_those_of_the_paper():
     """61.2 / 73.86 / 86.5 million on WMT14, and 3.146 million more for each position of the
     window.
     """
-    size = lambda variant, **more: paper_size(variant, "dc-wmt", 33_432, **more)  # noqa: E731
     variants = ("transformer", "enc-dc", "dec-dc", "full-dc")
-    assert [round(size(name) / 1e6, 2) for name in variants] == [61.26, 73.86, 73.86, 86.46]
-    more = size("enc-dc", layers="1-1") - size("transformer")
+    assert millions(map(wmt_size, variants)) == [61.26, 73.86, 73.86, 86.46]
+    sizes = [wmt_size("enc-dc", kernel_size=f) for f in range(2, 9)]
+    assert millions(sizes) == [73.86, 77.01, 80.15, 83.30, 86.44, 89.59, 92.73]
+    assert millions([paper_size("enc-dc", "dc-iwslt", 32_000)]) == [17.67]
+
+
+def test_size_of_one_layer_equals_the_audit(audit):
+    more = wmt_size("enc-dc", layers="1-1") - wmt_size("transformer")
     assert more == audit["dc_layer"](512, 2) - audit["mha"](512, True) == 2_100_736
-    # The control without the unit: its matrices and its norm are missing.
-    more = size("enc-dc", layers="1-1", local="none") - size("transformer")
-    assert more == 2_100_736 - (2 * 512 * 1024 + 1024) - 1024 == 1_050_112
-    assert round(size("enc-dc", local="none") / 1e6, 2) == 67.56
-    sizes = [round(size("enc-dc", kernel_size=f) / 1e6, 2) for f in range(2, 9)]
-    assert sizes == [73.86, 77.01, 80.15, 83.30, 86.44, 89.59, 92.73]
-    assert round(paper_size("enc-dc", "dc-iwslt", 32_000) / 1e6, 2) == 17.67
+    # The control without the unit lacks its matrices and its norm.
+    control = wmt_size("enc-dc", layers="1-1", local="none") - wmt_size("transformer")
+    assert control == more - (2 * 512 * 1024 + 1024) - 1024 == 1_050_112
+    assert millions([wmt_size("enc-dc", local="none")]) == [67.56]
 
 
 @pytest.mark.parametrize("kernel", range(1, 9))
 @pytest.mark.parametrize("side", ["left", "right"])
-def test_every_kernel_at_both_ends_of_a_sentence(kernel, side):
-    """Sentences shorter and longer than the window."""
+def test_windows_of_every_size_equal_the_slow_equations(kernel, side):
+    """For sentences shorter and longer than the window, at both ends."""
     values = {"kernel_size": kernel, "even_side": side, "encoder_layers": 1, "decoder_layers": 1}
     model = contract.Case("full-dc").build(**values)
-    test_transformer.beside_others(model, Slow, (list(range(3, 14)), list(range(9, 19))))
+    test_transformer.check_sentences_beside_others(
+        model, Slow, (list(range(3, 14)), list(range(9, 19)))
+    )
     check_steps_equal_whole(model)
 
 
-def module_at(stack):
+def has_module(stack):
     return [isinstance(layer.attention, DualContextAttention) for layer in stack]
 
 
-def test_layers_choose_where_the_module_stands():
+def test_setting_layers_chooses_layers_with_the_module():
     sizes = (("encoder_layers", 4), ("decoder_layers", 3), ("layers", "2-3"))
     model = contract.Case("full-dc", sizes).build()
-    assert module_at(model.encoder) == [False, True, True, False]
-    assert module_at(model.decoder) == [False, True, True]
+    assert has_module(model.encoder) == [False, True, True, False]
+    assert has_module(model.decoder) == [False, True, True]
     for layers in (2, "2", "2-2"):  # `--set model.layers=2` comes as a number
         model = contract.Case("enc-dc").build(layers=layers)
-        assert module_at(model.encoder) == [False, True]
+        assert has_module(model.encoder) == [False, True]
 
 
 @pytest.mark.parametrize(
@@ -179,13 +174,13 @@ def test_layers_choose_where_the_module_stands():
         ("dec-dc", {"even_side": "right"}, "never reaches to the right\n  in: model.even_side"),
     ],
 )
-def test_settings_that_cannot_be(variant, values, message):
+def test_incompatible_settings_are_refused(variant, values, message):
     with pytest.raises(ConfigError, match=message):
         contract.Case(variant).build(**values)
 
 
-def test_one_attention_call_for_both_units(monkeypatch):
-    """Exactly one call a layer, of 2 H heads (Eqs. 7 and 8 as one attention)."""
+def test_both_units_are_computed_in_one_attention(monkeypatch):
+    """Eqs. 7 and 8 are one call of 2 H heads in each layer."""
     model, shapes = contract.Case("full-dc").build(), []
     original = attention.attention
 
@@ -198,8 +193,8 @@ def test_one_attention_call_for_both_units(monkeypatch):
     assert shapes == [(8, 4)] * 2 + [(8, 4), (4, 4)] * 2
 
 
-def test_the_local_heads_and_the_global_ones_are_captured_under_names_of_their_own():
-    """The first H heads read the local summaries: with their keys and values at zero, their weights are even."""
+def test_local_and_global_heads_are_captured_under_two_names():
+    """The first H heads read the local summaries: with local keys of zero their weights are even."""
     settings = DualContextSettings(d_model=8, heads=2, dropout=0.0, attn_bias=False)
     module = DualContextAttention(settings, before=1).double().eval()
     module.name = "here"

@@ -77,11 +77,6 @@ def slow_logits(weights, s, src, tgt_in, contexts=()):
     return slow.logits(hidden)
 
 
-def as_read(s, context):
-    """What `slow_logits` reads of a context."""
-    return context if s.side == "encoder" else (context, TGT_IN[tuple(context)])
-
-
 def test_size_of_the_paper(audit):
     """+4.73 million at d = 512."""
     size = partial(paper_size, preset="amn", vocabulary=32_000, shared=False)

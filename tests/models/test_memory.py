@@ -146,11 +146,6 @@ def slow_logits(weights, s, src, tgt_in, contexts=()):
     return slow.logits(slow.decode(slow.encode(src, contexts), tgt_in))
 
 
-def as_read(s, context):
-    """What `slow_logits` reads of a context."""
-    return context
-
-
 def test_size_of_the_paper(audit):
     """+6.31 million in the audit's words, with torch's six biases of a GRU; the GRU of Cho et
     al. has one.

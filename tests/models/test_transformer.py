@@ -1,6 +1,4 @@
-"""The Transformer (Vaswani et al. 2017): parameter counts of the papers, and its equations loop by
-loop.
-"""
+"""The Transformer (Vaswani et al. 2017): sizes of the papers, equations loop by loop."""
 
 import math
 import re
@@ -15,24 +13,23 @@ from nmtkit.models.variants import build_model
 from nmtkit.nn.capture import capture
 from tests.models import contract
 from tests.models.contract import paper_size
-from tests.models.slow import affine, layer_norm, multi_head, plus, position
+from tests.models.slow import affine, block, layer_norm, multi_head, plus, position
 
 BASELINE = None  # it is one itself
 
 
 def sublayers(s):
-    """Parameters of an attention, and of a feed-forward sublayer."""
+    """Return the parameters of an attention and of a feed-forward sublayer."""
     d = s.d_model
     return 4 * d * d + (4 * d if s.attn_bias else 0), 2 * d * s.d_ff + s.d_ff + d
 
 
 def distinct(s, layers):
-    """How many of a stack's layers have parameters of their own."""
+    """Return how many layers of a stack have their own parameters."""
     return min(s.distinct_layers or layers, layers)
 
 
 def count(s, v):
-    """The parameters, counted from sizes alone."""
     d, (attention, feed_forward) = s.d_model, sublayers(s)
     encoder = distinct(s, s.encoder_layers) * (attention + feed_forward + 2 * 2 * d)
     decoder = distinct(s, s.decoder_layers) * (2 * attention + feed_forward + 3 * 2 * d)
@@ -42,7 +39,7 @@ def count(s, v):
 
 
 def used(i, n, m, share):
-    """Of m distinct layers the one that layer i of n uses, both from 1 (Takase & Kiyono 2021)."""
+    """Return which of m distinct layers layer i of n uses, both from 1 (Takase & Kiyono 2021)."""
     if share == "sequence":
         return math.floor((i - 1) / (n / m)) + 1
     if share == "cycle" or i <= n - m:
@@ -55,8 +52,8 @@ LAYER = re.compile(r"(encoder|decoder|generators|memory\.encoder\.layers)\.(\d+)
 
 
 def with_shared(weights, s):
-    """Weights in which each layer has those of the first layer that uses the same distinct one,
-    as far as that has any of the name.
+    """Return weights in which each layer has the weights of the first layer that shares with it, for all
+    names that this layer has.
     """
 
     def first(name):
@@ -96,22 +93,23 @@ class Slow:
         return affine(x, self.get(f"{name}.weight"), self.get(f"{name}.bias"))
 
     def attend(self, name, queries, keys, allowed=everything):
-        """Self-attention keeps its projections in `qkv`, attention to a source in `query` and
-        `kv`; values are read where keys are.
-        """
-        d = self.s.d_model
-        if f"{name}.qkv.weight" in self.w:
-            w, b = self.get(f"{name}.qkv.weight"), self.get(f"{name}.qkv.bias") or [0.0] * (3 * d)
-        else:
-            w = self.get(f"{name}.query.weight") + self.get(f"{name}.kv.weight")
-            b = (self.get(f"{name}.query.bias") or [0.0] * d) + (
-                self.get(f"{name}.kv.bias") or [0.0] * (2 * d)
-            )
-        q = [affine(x, w[:d], b[:d]) for x in queries]
-        k = [affine(x, w[d : 2 * d], b[d : 2 * d]) for x in keys]
-        v = [affine(x, w[2 * d :], b[2 * d :]) for x in keys]
+        q, k, v = self.projected(name, queries, keys)
         read = multi_head(q, k, v, self.s.heads, allowed)
         return [self.linear(f"{name}.out", x) for x in read]
+
+    def projected(self, name, queries, keys=None):
+        """q of the queries, k and v of the keys. Self-attention has one matrix `qkv`, attention to
+        a source `query` and `kv`.
+        """
+        keys, parts = keys or queries, [f"{name}.qkv"]
+        if f"{name}.qkv.weight" not in self.w:
+            parts = [f"{name}.query", f"{name}.kv"]
+        w = sum((self.get(f"{part}.weight") for part in parts), [])
+        b = sum((self.get(f"{part}.bias") or [] for part in parts), [])
+        return [
+            [affine(x, block(w, i, 3), b and block(b, i, 3)) for x in xs]
+            for i, xs in enumerate((queries, keys, keys))
+        ]
 
     def feed_forward(self, name, xs):
         hidden = [[max(0.0, a) for a in self.linear(f"{name}.inner", x)] for x in xs]
@@ -173,10 +171,8 @@ def slow_logits(weights, s, src, tgt_in, slow_class=Slow):
     return slow.logits(slow.decode(slow.encode(src), tgt_in))
 
 
-def beside_others(model, slow_class, longest):
-    """Sentences of 1 and of some words and the longest (src, tgt) beside others; the slow form pads
-    nothing and sees no neighbour.
-    """
+def check_sentences_beside_others(model, slow_class, longest):
+    """Compare sentences of 1 and 2 words and the longest (src, tgt) in one padded batch with the slow form."""
     weights, sentences = contract.numbers(model), [([3], [4]), ([5, 6], [7, 8, 9]), longest]
     together = contract.full(model, contract.collate(sentences, more=2))
     for i, (src, tgt) in enumerate(sentences):
@@ -193,12 +189,12 @@ PAPERS = [  # millions, as the papers print them; and by hand, body + tables (+ 
 
 
 @pytest.mark.parametrize(("preset", "size", "millions", "exactly"), PAPERS)
-def test_presets_have_the_papers_sizes(preset, size, millions, exactly):
+def test_presets_have_the_sizes_of_the_papers(preset, size, millions, exactly):
     assert paper_size("transformer", preset, size) == exactly
     assert abs(exactly / 1e6 - millions) < 0.005
 
 
-def test_bodies_have_the_sizes_of_the_audit(audit):
+def test_sizes_without_embeddings_equal_the_audit(audit):
     sizes = {"base": (512, 2048, 6), "big": (1024, 4096, 6), "dc-iwslt": (256, 1024, 4)}
     for preset, (d, d_ff, layers) in sizes.items():
         for bias in (False, True):
@@ -215,59 +211,67 @@ def test_bodies_have_the_sizes_of_the_audit(audit):
         ({"d_modell": 10}, "d_modell"),
     ],
 )
-def test_settings_that_cannot_be(values, message):
+def test_incompatible_settings_are_refused(values, message):
     with pytest.raises(ConfigError, match=message):
         vocabularies = Vocabularies(20, 20, shared=values.get("tie") != "all")
         build_model("transformer", values, vocabularies)
 
 
-@pytest.mark.parametrize("init", ["xavier", "fan_in"])
-def test_initial_weights_have_the_scale_of_their_kind(init):
-    """Uniform within Xavier's bound for each of the matrices that share a product, or within
-    1/sqrt(inputs); N(0, d^-0.5) for embeddings.
-    """
+def untrained(init):
     torch.manual_seed(0)
     sizes = {"d_model": 128, "d_ff": 512, "heads": 4, "encoder_layers": 1, "decoder_layers": 1}
-    vocabularies = Vocabularies(999, 999, shared=True)
-    model = build_model("transformer", sizes | {"init": init}, vocabularies)
-    attention, feed_forward = ("qkv", "query", "kv", "out"), ("inner", "outer")
-    limits = dict.fromkeys(attention + feed_forward, 128**-0.5) | {"outer": 512**-0.5}
-    if init == "xavier":
-        limits = dict.fromkeys(attention, (6 / 256) ** 0.5)
-        limits |= dict.fromkeys(feed_forward, (6 / 640) ** 0.5)
-    seen = set()
-    for name, parameter in model.named_parameters():
-        kind = name.split(".")[-2]
+    return build_model("transformer", sizes | {"init": init}, Vocabularies(999, 999, shared=True))
+
+
+ATTENTION, FEED_FORWARD = ("qkv", "query", "kv", "out"), ("inner", "outer")
+BOUNDS = {
+    "xavier": dict.fromkeys(ATTENTION, (6 / 256) ** 0.5)
+    | dict.fromkeys(FEED_FORWARD, (6 / 640) ** 0.5),
+    "fan_in": dict.fromkeys(ATTENTION + FEED_FORWARD, 128**-0.5) | {"outer": 512**-0.5},
+}
+
+
+@pytest.mark.parametrize("init", BOUNDS)
+def test_initial_matrices_are_uniform_within_their_bound(init):
+    """Xavier's bound holds for each of the matrices that share a product."""
+    bounds, seen = BOUNDS[init], set()
+    for name, module in untrained(init).named_modules():
+        kind = name.rpartition(".")[2]
+        if kind in bounds:
+            seen.add(kind)
+            assert 0.98 * bounds[kind] < module.weight.abs().max() <= bounds[kind], name
+            for block in module.weight.detach().chunk(module.blocks):
+                assert float(block.std()) == pytest.approx(bounds[kind] / 3**0.5, rel=0.03), name
+    assert seen == set(bounds)
+
+
+@pytest.mark.parametrize("init", BOUNDS)
+def test_initial_biases_are_0_gains_1_and_embeddings_normal(init):
+    for name, parameter in untrained(init).named_parameters():
         if name.endswith("bias"):
             assert (parameter == 0).all(), name
-        elif kind in limits:
-            seen.add(kind)
-            assert 0.98 * limits[kind] < parameter.abs().max() <= limits[kind], name
-            module = model.get_submodule(name.rpartition(".")[0])
-            for block in parameter.chunk(getattr(module, "blocks", 1)):
-                assert abs(float(block.detach().std()) / (limits[kind] / 3**0.5) - 1) < 0.03, name
-        elif kind == "table":
-            assert abs(float(parameter.detach().std()) - 128**-0.5) < 0.002
-        else:
+        elif parameter.dim() == 1:
             assert (parameter == 1).all(), name
-    assert seen == set(limits)
+        elif name.endswith("table.weight"):
+            assert abs(float(parameter.detach().std()) - 128**-0.5) < 0.002
 
 
-def test_capture_reads_every_attention_and_nothing_changes():
-    model = contract.Case("transformer").build()
-    batch = contract.collate(contract.pairs())
+def test_capture_reads_every_attention_and_changes_no_logits():
+    model, batch = contract.Case("transformer").build(), contract.collate(contract.pairs())
     plain = contract.full(model, batch)
     with capture() as seen:
         torch.testing.assert_close(contract.full(model, batch), plain, rtol=1e-12, atol=1e-12)
     b, s, t = len(batch.src), batch.src.size(1), batch.tgt_in.size(1)
-    shapes = {
-        "encoder.{}.attention": (b, 4, s, s),
-        "decoder.{}.attention": (b, 4, t, t),
-        "decoder.{}.cross": (b, 4, t, s),
-    }
-    contexts = {f"{name}_context": (*shape[::2], 16) for name, shape in shapes.items()}
+    shapes = {}
+    for i in range(2):
+        for name, queries, keys in (
+            (f"encoder.{i}.attention", s, s),
+            (f"decoder.{i}.attention", t, t),
+            (f"decoder.{i}.cross", t, s),
+        ):
+            shapes[name], shapes[f"{name}_context"] = (b, 4, queries, keys), (b, queries, 16)
     assert {name: [w.shape for w in found] for name, found in seen.items()} == {
-        name.format(i): [shape] for i in range(2) for name, shape in (shapes | contexts).items()
+        name: [shape] for name, shape in shapes.items()
     }
     for name, (weights,) in seen.items():
         if not name.endswith("_context"):

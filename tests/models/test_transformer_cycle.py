@@ -1,6 +1,4 @@
-"""Transformer Cycle (Takase & Kiyono 2021): layers that share parameters, in the Transformer
-and in its variants.
-"""
+"""Transformer Cycle (Takase & Kiyono 2021): layers that share parameters, in all Transformer variants."""
 
 import pytest
 import torch
@@ -18,9 +16,7 @@ count, slow_logits = test_transformer.count, test_transformer.slow_logits
 
 
 def without_idea(case):
-    """A Transformer whose layers all have parameters of their own, with the same numbers in each
-    pair of layers.
-    """
+    """The model equals a Transformer whose layers have equal numbers in place of shared parameters."""
     model = case.build()
     base = contract.transformer_of(model)
     assert count_parameters(base) > count_parameters(model)
@@ -29,7 +25,7 @@ def without_idea(case):
 
 
 @pytest.mark.parametrize("share", ["sequence", "cycle", "cycle-rev"])
-def test_parameters_are_those_of_the_distinct_layers(share):
+def test_size_is_that_of_the_distinct_layers(share):
     """The paper's base: 12 layers with the parameters of 6."""
     deep = {"encoder_layers": 12, "decoder_layers": 12}
     for preset, v in (("base", 32_000), ("pr-base", 42_875)):
@@ -41,58 +37,60 @@ def test_parameters_are_those_of_the_distinct_layers(share):
         assert paper_size("transformer-cycle", preset, v, **deep, share=share) == shallow
 
 
-def test_a_preset_gives_the_distinct_layers():
-    adapt = load_variant("transformer-cycle").adapt
-    assert adapt({"d_model": 8, "encoder_layers": 3, "decoder_layers": 4, "d_hidden": 1}) == {
-        "d_model": 8,
-        "encoder_layers": 6,
-        "decoder_layers": 8,
-        "distinct_layers": 3,
-    }
-    assert adapt({"d_model": 8}) == {"d_model": 8}
-    assert adapt({"encoder_layers": 9, "distinct_layers": 2}) == {
-        "encoder_layers": 9,
-        "distinct_layers": 2,
-    }
+@pytest.mark.parametrize(
+    ("sizes", "adapted"),
+    [
+        (
+            {"d_model": 8, "encoder_layers": 3, "decoder_layers": 4, "d_hidden": 1},
+            {"d_model": 8, "encoder_layers": 6, "decoder_layers": 8, "distinct_layers": 3},
+        ),
+        ({"d_model": 8}, {"d_model": 8}),
+        *[({"encoder_layers": 9, "distinct_layers": 2},) * 2],
+    ],
+)
+def test_preset_layers_become_the_distinct_layers(sizes, adapted):
+    assert load_variant("transformer-cycle").adapt(sizes) == adapted
 
 
-def test_every_transformer_has_the_settings():
-    """With as many distinct layers as there are, nothing is shared."""
+def test_every_transformer_variant_can_share_layers():
+    """With as many distinct layers as there are layers, nothing is shared."""
     transformer = load_variant("transformer")
     variants = [name for name in VARIANTS if issubclass(load_variant(name), transformer)]
     assert {"enc-dc", "pr", "amn", "context-aware", "han", "concat"} <= set(variants)
+    sizes = {"encoder_layers": 4, "decoder_layers": 4}
     for name in variants:
-        sizes = {"encoder_layers": 4, "decoder_layers": 4}
-        own = contract.Case(name).build(**sizes, distinct_layers=0)
-        same = contract.Case(name).build(**sizes, distinct_layers=4)
-        fewer = contract.Case(name).build(**sizes, distinct_layers=2)
-        assert count_parameters(same) == count_parameters(own) > count_parameters(fewer)
+        plain, all_distinct, shared = (
+            count_parameters(contract.Case(name).build(**sizes, distinct_layers=n))
+            for n in (0, 4, 2)
+        )
+        assert all_distinct == plain > shared, name
 
 
-def test_an_update_changes_a_shared_parameter_once():
-    """Its gradient is the sum of those of its layers, and the optimiser has it once."""
+def test_gradient_of_a_shared_parameter_is_the_sum_over_its_layers():
     model = contract.Case("transformer-cycle").build().train()
-    base = contract.transformer_of(model).train()
-    batch = contract.batch_for(model)
+    base, batch = contract.transformer_of(model).train(), contract.batch_for(model)
     for each in (model, base):
         contract.loss_of(each, batch).backward()
     of_base = {name: p.grad for name, p in base.named_parameters()}
-    layers = [model.encoder[0], model.encoder[3]]
-    assert layers[0] is not layers[1]
-    for name, parameter in layers[0].named_parameters():
-        assert parameter is layers[1].get_parameter(name)
+    assert model.encoder[0] is not model.encoder[3]
+    for name, parameter in model.encoder[0].named_parameters():
+        assert parameter is model.encoder[3].get_parameter(name)
         both = of_base[f"encoder.0.{name}"] + of_base[f"encoder.3.{name}"]
         torch.testing.assert_close(parameter.grad, both, rtol=1e-9, atol=1e-12)
-    names = [name for name in weights_of(model) if name.startswith("encoder.")]
-    assert names and {name.split(".")[1] for name in names} == {"0", "1"}
-    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+
+
+def test_shared_parameter_is_saved_and_updated_once():
+    model = contract.Case("transformer-cycle").build().train()
+    stored = {name.split(".")[1] for name in weights_of(model) if name.startswith("encoder.")}
+    assert stored == {"0", "1"}
+    contract.loss_of(model, contract.batch_for(model)).backward()
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
-    optimizer.step()
+    torch.optim.SGD(model.parameters(), lr=1.0).step()
     for name, parameter in model.named_parameters():
         torch.testing.assert_close(parameter.detach(), before[name] - parameter.grad)
 
 
-def test_every_layer_is_captured_under_its_own_name():
+def test_layers_that_share_are_captured_under_separate_names():
     model = contract.Case("transformer-cycle").build()
     with capture() as seen:
         contract.full(model, contract.batch_for(model))
@@ -102,8 +100,7 @@ def test_every_layer_is_captured_under_its_own_name():
     assert not torch.equal(seen["encoder.0.attention"][0], seen["encoder.3.attention"][0])
 
 
-def test_shared_weights_are_laid_out_once():
-    torch.set_float32_matmul_precision("highest")
+def test_shared_weights_are_packed_once(default_path):
     model = contract.Case("transformer-cycle").build(dtype=torch.float32, d_model=128)
     batch = contract.batch_for(model)
     with torch.inference_mode():
@@ -127,13 +124,13 @@ def test_shared_weights_are_laid_out_once():
         ),
     ],
 )
-def test_settings_that_cannot_be(variant, values, message):
+def test_incompatible_settings_are_refused(variant, values, message):
     with pytest.raises(ConfigError, match=message):
         contract.Case(variant).build(**values)
 
 
-def test_a_part_that_one_layer_has_alone_remains_its_own():
-    """context-aware: the last layer shares its self-attention, not its attention to the context."""
+def test_extra_part_of_one_layer_is_not_shared():
+    """In context-aware, the last layer shares self-attention and feed-forward, not attention to context."""
     values = {"encoder_layers": 4, "decoder_layers": 2, "distinct_layers": 2, "share": "cycle"}
     model = contract.Case("context-aware").build(**values)
     last, same = model.encoder[3], model.encoder[1]
