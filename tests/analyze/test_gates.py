@@ -28,7 +28,7 @@ from tests.score.conftest import write
 from tests.toy_recurrent import ToyRecurrent
 
 from ..word_side import WordSide
-from ..stored import pair_writer
+from ..pair_writer import pair_writer
 from .conftest import GATED, TOY, AnalysedRun
 
 RESAMPLES = Draws(40, 100)

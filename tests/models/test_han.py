@@ -1,6 +1,4 @@
-"""Hierarchical attention networks (Miculicich et al. 2018): their size, their equations word by
-word, what contexts may and may not change.
-"""
+"""Hierarchical attention networks (Miculicich et al. 2018): size, equations word by word, contexts."""
 
 import dataclasses
 from functools import partial
@@ -24,20 +22,22 @@ from tests.models.contexts import (  # noqa: F401
     without_idea,
 )
 from tests.models.contract import paper_size
-from tests.models.slow import affine, mixed, plus, sigmoid, softmax, times
+from tests.models.slow import affine, block, mixed, plus, sigmoid, softmax, times
 
 BASELINE = "transformer"
 
 
 def count(s, v):
-    """On each side two attentions, a feed-forward layer, a gate and five norms."""
+    """Return the Transformer's parameters and, for each side, two attentions, a feed-forward layer, a gate
+    and five norms.
+    """
     d, (attention, feed_forward) = s.d_model, test_transformer.sublayers(s)
     side = 2 * attention + feed_forward + 2 * d * d + d + 5 * 2 * d
     return test_transformer.count(s, v) + side * (2 if s.side == "joint" else 1)
 
 
 class Slow(test_transformer.Slow):
-    """One word at a time, as Eqs. 2-6 of the paper go, with the authors' layer norms."""
+    """One word at a time: Eqs. 2-6, with the layer norms of the authors' code."""
 
     def one_norm(self, name, x):
         return self.norm(name, [x])[0]
@@ -60,9 +60,7 @@ class Slow(test_transformer.Slow):
 
 
 def slow_logits(weights, s, src, tgt_in, contexts=()):
-    """Contexts are source ids or, where the decoder reads them, these and what it read to say
-    their target sides.
-    """
+    """Contexts are source ids, or pairs of source ids and decoder input if the decoder reads them."""
     slow = Slow(weights, s)
     memories = [slow.encode(context if s.side == "encoder" else context[0]) for context in contexts]
     states = slow.encode(src)
@@ -71,7 +69,7 @@ def slow_logits(weights, s, src, tgt_in, contexts=()):
     hidden = slow.decode(states, tgt_in)
     if memories and s.side != "encoder":
         earlier = [
-            slow.decode(memory, said) for memory, (_, said) in zip(memories, contexts, strict=True)
+            slow.decode(*pair) for pair in zip(memories, (c[1] for c in contexts), strict=True)
         ]
         hidden = [slow.mix("decoder_context", h, earlier) for h in hidden]
     return slow.logits(hidden)
@@ -92,36 +90,48 @@ def built(values):
     return contract.Case("han").build(**values)
 
 
-def test_weights_of_sentences_are_a_softmax_over_those_there_are():
-    """By the slow equations for one word; nothing for a sentence that is missing; with one
-    sentence 1 whatever the scores.
-    """
-    model, texts = built({}), [ONE, TWO, THREE]
-    slow = Slow(contract.numbers(model), model.settings)
+@pytest.fixture
+def captured():
+    """A model, and what it records of sentences with contexts `MIXED`."""
+    model = built({})
     with capture() as seen:
-        model.encode(batch_of(*texts, rows=MIXED))
-    (found,) = seen["encoder_context.sentences"]
-    assert found.shape == (4, 4, 7, 3) and seen["encoder_context.words"][0].shape == (12, 4, 7, 7)
-    part, width = "encoder_context", model.settings.d_model // 4
+        model.encode(batch_of(ONE, TWO, THREE, rows=MIXED))
+    return model, {name: tensors[0] for name, tensors in seen.items()}
+
+
+def test_sentence_weights_equal_the_slow_equations_for_one_word(captured):
+    model, seen = captured
+    slow = Slow(contract.numbers(model), model.settings)
+    part, d = "encoder_context", model.settings.d_model
     h = slow.encode(PAIRS[2][0])[0]
-    summaries = slow.summaries(part, h, [slow.encode(text) for text in texts])
+    summaries = slow.summaries(part, h, [slow.encode(text) for text in (ONE, TWO, THREE)])
     q = slow.one_norm(f"{part}.sentences_query_norm", h)
     q = slow.linear(f"{part}.sentences.query", q)
-    w, b = slow.get(f"{part}.sentences.kv.weight")[:16], slow.get(f"{part}.sentences.kv.bias")[:16]
+    w, b = (slow.get(f"{part}.sentences.kv.{kind}")[:d] for kind in ("weight", "bias"))
+    keys = [affine(x, w, b) for x in summaries]
     for head in range(4):
-        own = slice(head * width, (head + 1) * width)
-        scores = [sum(times(q[own], affine(x, w, b)[own])) / width**0.5 for x in summaries]
-        assert found[2, head, 0].tolist() == pytest.approx(softmax(scores), abs=1e-12)
+        scores = [sum(times(block(q, head, 4), block(k, head, 4))) / (d // 4) ** 0.5 for k in keys]
+        weights = seen[f"{part}.sentences"][2, head, 0].tolist()
+        assert weights == pytest.approx(softmax(scores), abs=1e-12)
+
+
+def test_sentence_weights_sum_to_1_over_existing_contexts(captured):
+    _, seen = captured
+    weights = seen["encoder_context.sentences"]
+    assert weights.shape == (4, 4, 7, 3) and seen["encoder_context.words"].shape == (12, 4, 7, 7)
     ones = torch.ones(3, 4, 7, dtype=torch.float64)
-    torch.testing.assert_close(found[[0, 2, 3]].sum(-1), ones)
-    assert (found[0, ..., 0] == 1).all()
-    assert not found[0, ..., 1:].any() and not found[3, ..., 2].any()
-    (gate,) = seen["encoder_context.gate"]
+    torch.testing.assert_close(weights[[0, 2, 3]].sum(-1), ones)
+    assert (weights[0, ..., 0] == 1).all()
+    assert not weights[0, ..., 1:].any() and not weights[3, ..., 2].any()
+
+
+def test_gate_is_recorded_for_sentences_with_contexts(captured):
+    gate = captured[1]["encoder_context.gate"]
     assert gate.shape == (4, 7)
     assert [bool(row.isnan().all()) for row in gate] == [False, True, False, False]
 
 
-def test_attention_inside_contexts_is_captured_under_names_of_its_own():
+def test_attention_inside_contexts_is_captured_under_separate_names():
     with capture() as seen:
         built({"side": "joint"}).encode(batch_of(ONE, TWO, rows=[[0, 1], [1], [0, 1], [1]]))
     assert seen["context.decoder.0.attention"][0].shape == (2, 4, 5, 5)
@@ -129,47 +139,44 @@ def test_attention_inside_contexts_is_captured_under_names_of_its_own():
     assert "decoder.0.attention" not in seen and len(seen["encoder.0.attention"]) == 1
 
 
-@pytest.mark.parametrize("learning", [True, False])
-def test_a_packed_row_and_its_contexts_go_through_the_encoder_together(learning):
-    """Unless contexts are constants."""
-    model, passes = built({"context_gradients": learning}), []
+@pytest.mark.parametrize("gradients", [True, False])
+def test_packed_row_and_contexts_share_an_encoder_pass_unless_contexts_are_constants(gradients):
+    model, passes = built({"context_gradients": gradients}), []
     model.encoder[0].register_forward_hook(lambda *_: passes.append(1))
     batch = contract.packed_for(model)
     model.encode(batch)
-    assert batch.context.copies and len(passes) == (1 if learning else 2)
+    assert batch.context.copies and len(passes) == (1 if gradients else 2)
 
 
-@pytest.mark.parametrize("learning", [True, False])
+@pytest.mark.parametrize("gradients", [True, False])
 @pytest.mark.parametrize("side", ["encoder", "decoder", "joint"])
-def test_contexts_teach_their_reader_or_are_taken_as_they_are(side, learning):
-    """Words that only contexts hold: their embeddings learn from them, unless contexts are
-    constants; what reads their states always learns.
+def test_context_words_learn_unless_contexts_are_constants(side, gradients):
+    """Words that occur only in contexts have no gradient if contexts are constants. The module that reads
+    the contexts always learns.
     """
     sentences = contract.pairs(count=2)
     batch = batch_of(ONE, TWO, rows=[[], [1, 0]], sentences=sentences)
     model, other = (
-        built({"side": side, "context_gradients": on}) for on in (learning, not learning)
+        built({"side": side, "context_gradients": on}) for on in (gradients, not gradients)
     )
     loss = contract.loss_of(model, batch)
     assert loss == contract.loss_of(other, batch)
     loss.backward()
-    spoken = {i for src, tgt in sentences for i in src + tgt}
+    outside_contexts = {i for src, tgt in sentences for i in src + tgt}
     tgt_in = TGT_IN[tuple(ONE)] + TGT_IN[tuple(TWO)]
     for table, words, read in (
-        ("src", set(ONE + TWO) - spoken, True),
-        ("tgt", set(tgt_in) - {BOS} - spoken, side != "encoder"),
+        ("src", set(ONE + TWO) - outside_contexts, True),
+        ("tgt", set(tgt_in) - {BOS} - outside_contexts, side != "encoder"),
     ):
         gradient = model.get_submodule(f"{table}_embedder").table.weight.grad
-        assert words and all(bool(gradient[i].any()) == (learning and read) for i in words)
+        assert words and all(bool(gradient[i].any()) == (gradients and read) for i in words)
     for reader in ("encoder", "decoder"):
         if side in (reader, "joint"):
             assert model.get_submodule(f"{reader}_context").words.kv.weight.grad.any()
 
 
-def test_what_was_said_before_counts_for_the_decoder_alone():
-    """Other target sides of contexts change what a decoder's side gives, for the sentences that
-    have contexts; an encoder's side never reads them.
-    """
+def test_only_decoder_contexts_read_target_sides():
+    """Exchanged target sides change the results of sentences with contexts, on the decoder side only."""
     batch = batch_of(ONE, TWO, rows=[[], [1], [0, 1], [0]])
     context = batch.context
     turned = {"tgt_in": context.tgt_in.flip(0), "tgt_lengths": context.tgt_lengths.flip(0)}
@@ -187,7 +194,7 @@ def test_what_was_said_before_counts_for_the_decoder_alone():
         built({"side": "decoder"}).encode(dataclasses.replace(batch, context=sources))
 
 
-def test_which_sentences_it_wants():
+def test_context_rule_follows_the_settings():
     assert built({}).context_rule == ContextRule("previous", 3, "parallel", 1)
     random = {"context": "random", "context_size": 1, "context_seed": 7}
     assert built(random).context_rule == ContextRule("random", 1, "parallel", 7)

@@ -1,5 +1,5 @@
-"""The associated memory (Jiang et al. 2019, as nmtkit/models/readings.md reads it): its size, its
-equations word by word, what context may and may not change.
+"""The associated memory (Jiang et al. 2019, as read in nmtkit/models/readings.md): size, equations word
+by word, contexts.
 """
 
 import math
@@ -24,7 +24,7 @@ BASELINE = "transformer"
 
 
 def count(s, v):
-    """Counted by hand, with one bias a GRU (Cho et al. 2014) where the audit has torch's six."""
+    """Return the parameters, with one bias in each GRU (Cho et al. 2014) where the audit has torch's six."""
     d, (attention, feed_forward) = s.d_model, test_transformer.sublayers(s)
     layer = attention + feed_forward + 2 * 2 * d
     h = d // 2
@@ -48,11 +48,15 @@ def added(xs, ys):
     return [plus(x, y) for x, y in zip(xs, ys, strict=True)]
 
 
+def mean(xs):
+    return [math.fsum(column) / len(xs) for column in zip(*xs, strict=True)]
+
+
 class Slow(test_transformer.Slow):
-    """One sentence and one context at a time, as the paper words it."""
+    """One sentence and one context at a time."""
 
     def run(self, cell, xs):
-        """The states after each input, from a state of zeros."""
+        """The states after each input, from zeros."""
         step = lstm if self.s.context_encoder == "lstm" else gru
         width = len(self.w[f"{cell}.input.weight"]) // (4 if step is lstm else 3)
         state, states = None, []
@@ -62,8 +66,8 @@ class Slow(test_transformer.Slow):
         return states
 
     def read_context(self, ids):
-        """Section 3.3: one recurrent layer over the embeddings; or embeddings with positions,
-        and as many layers as the source has.
+        """Section 3.3: one recurrent layer over embeddings; or embeddings with positions, and as many layers
+        as the source has.
         """
         table, kind, part = "src_embedder.table.weight", self.s.context_encoder, "memory.encoder"
         plain = [[self.s.d_model**0.5 * a for a in self.get(table)[i]] for i in ids]
@@ -86,53 +90,44 @@ class Slow(test_transformer.Slow):
             f"memory.{norm}.norm", added(xs, self.attend(f"memory.{attention}", xs, xs))
         )
 
-    def scores(self, asking, words):
-        """Raw scores of every head, word and word of the context."""
+    def scores(self, queries, words):
+        """Scores before the softmax, for every head, word and word of the context."""
         d, heads = self.s.d_model, self.s.heads
         c = d // heads
-        q = [self.linear("memory.inter.query", x) for x in asking]
+        q = [self.linear("memory.inter.query", x) for x in queries]
         w, b = self.get("memory.inter.kv.weight")[:d], self.get("memory.inter.kv.bias")
         k = [affine(x, w, b[:d] if b else None) for x in words]
         part = [slice(h * c, (h + 1) * c) for h in range(heads)]
         return [math.fsum(times(x[p], y[p])) / math.sqrt(c) for p in part for x in q for y in k]
 
     def read(self, src, states, contexts):
-        """C of every source word, and β."""
-        s = self.s
+        """C of every source word, the queries, and β."""
         memories = [self.read_context(ids) for ids in contexts]
-        if not s.inter_attention:
+        if not self.s.inter_attention:
             share = 1 / len(memories)
-            means = [
-                [share * math.fsum(column) / len(words) for column in zip(*words, strict=True)]
-                for words in memories
-            ]
-            return [plus(*means)] * len(src), states, [share] * len(memories)
-        asking = states
-        if s.query_from == "embed":
+            c = plus(*([share * a for a in mean(words)] for words in memories))
+            return [c] * len(src), states, [share] * len(memories)
+        queries = states
+        if self.s.query_from == "embed":
             embedded = self.embed("src_embedder.table.weight", src)
-            asking = self.first(
-                "first" if s.share_first_attention else "source_first", "source_residual", embedded
-            )
+            name = "first" if self.s.share_first_attention else "source_first"
+            queries = self.first(name, "source_residual", embedded)
         memories = [self.first("first", "first_residual", words) for words in memories]
-        raw = [self.scores(asking, words) for words in memories]
-        beta = softmax([math.fsum(own) / len(own) for own in raw])
-        found = [self.attend("memory.inter", asking, words) for words in memories]
-        return (
-            [
-                plus(*([b * a for a in own[i]] for b, own in zip(beta, found, strict=True)))
-                for i in range(len(src))
-            ],
-            asking,
-            beta,
-        )
+        beta = softmax([math.fsum(s) / len(s) for s in (self.scores(queries, m) for m in memories)])
+        found = [self.attend("memory.inter", queries, words) for words in memories]
+        c = [
+            plus(*([b * a for a in x] for b, x in zip(beta, xs, strict=True)))
+            for xs in zip(*found, strict=True)
+        ]
+        return c, queries, beta
 
     def encode(self, src, contexts=()):
         states = super().encode(src)
         if not contexts:
             return states
-        read, asking, _ = self.read(src, states, contexts)
+        read, queries, _ = self.read(src, states, contexts)
         if self.s.context_residual:
-            read = added(asking, read)
+            read = added(queries, read)
         first = self.norm("memory.read_residual.norm", read)
         fed = added(first, self.feed_forward("memory.feed_forward", first))
         out = []
@@ -147,9 +142,7 @@ def slow_logits(weights, s, src, tgt_in, contexts=()):
 
 
 def test_size_of_the_paper(audit):
-    """+6.31 million in the audit's words, with torch's six biases of a GRU; the GRU of Cho et
-    al. has one.
-    """
+    """+6.31 million with torch's six biases of a GRU; the GRU of Cho et al. has one."""
     size = partial(paper_size, preset="amn", vocabulary=32_000, shared=False)
     assert round(audit["amn_shared"] / 1e6, 2) == 6.31
     assert size("amn") - size("transformer") == audit["amn_shared"] - 5 * 512
@@ -159,34 +152,29 @@ def test_size_of_the_paper(audit):
     assert reader == audit["gru"](512, 256) * 2 - 2 * 5 * 256
 
 
-def test_weights_of_contexts_are_the_mean_of_raw_scores():
-    """β, the weight of a context, is computed from means of queries and keys; with one context it
-    is 1 whatever the scores.
-    """
+def test_context_weights_are_a_softmax_of_mean_scores():
+    """With one context its weight β is 1 whatever the scores."""
     model = contract.Case("amn").build(context_join="parallel")
     slow, texts = Slow(contract.numbers(model), model.settings), [ONE, TWO, THREE]
-    with capture() as seen:
+    with capture() as captured:
         model.encode(batch_of(*texts, rows=MIXED))
-    (found,) = seen["memory.inter_sentences"]
-    for row, own, (src, _) in zip(found, MIXED, PAIRS, strict=True):
-        if own:
-            expected = slow.read(src, slow.encode(src), [texts[i] for i in own])[2]
-            expected += [0] * (3 - len(own))
+    seen = {name: tensors[0] for name, tensors in captured.items()}
+    beta, gate = seen["memory.inter_sentences"], seen["memory.gate"]
+    for row, contexts, (src, _) in zip(beta, MIXED, PAIRS, strict=True):
+        if contexts:
+            expected = slow.read(src, slow.encode(src), [texts[i] for i in contexts])[2]
+            expected += [0] * (3 - len(contexts))
             assert row.tolist() == pytest.approx(expected, abs=1e-12)
-    assert found[0, 0] == 1
-    shapes = {name: tuple(weights[0].shape) for name, weights in seen.items()}
-    assert shapes["memory.inter"] == (12, 4, 7, 7)  # B·J, heads, words, words of contexts
-    assert shapes["context.memory.first"] == (3, 4, 7, 7)
-    assert shapes["memory.first"] == (4, 4, 7, 7)
-    (gate,) = seen["memory.gate"]
+    assert beta[0, 0] == 1
+    assert seen["memory.inter"].shape == (12, 4, 7, 7)  # B·J, heads, words, words of contexts
+    assert seen["context.memory.first"].shape == (3, 4, 7, 7)
+    assert seen["memory.first"].shape == (4, 4, 7, 7)
     assert [bool(row.isnan().all()) for row in gate] == [False, True, False, False]
     assert gate.nan_to_num(0.5).sub(0.5).abs().max() < 0.5
 
 
-def test_with_the_memory_of_a_batch_only_the_batch_counts():
-    """Each sentence that has a context reads those of all: fewer of them, another result; one
-    without any stays the Transformer's.
-    """
+def test_batch_memory_in_training_reads_all_contexts_of_the_batch():
+    """Fewer contexts in the batch change the result; a sentence without context stays the Transformer's."""
     model = contract.Case("amn").build(memory_scope="batch").train()
     logits = lambda *texts, rows: contract.full(model, batch_of(*texts, rows=rows))  # noqa: E731
     expected = logits(ONE, TWO, THREE, rows=[[2], [], [0], [1]])
@@ -197,16 +185,17 @@ def test_with_the_memory_of_a_batch_only_the_batch_counts():
     contract.close(contract.full(own, batch), contract.full(model, batch))
 
 
-def test_outside_training_the_memory_of_a_batch_is_that_of_the_document(monkeypatch):
-    """What a sentence reads is given by its document: in any batches, and whatever other
-    documents say.
-    """
+TEXT = ["1 2 3", "4 5", "", "6", "7 8", "9 1", "2 2 3"]
+"""Two documents; the second starts at line 4."""
+
+
+@pytest.fixture
+def document_scores():
+    """A function that scores lines with a model of the memory of a batch."""
     model = contract.Case("amn").build(memory_scope="batch")
     assert model.context_rule.whole and not model.train().context_rule.whole
     model.eval()
     ids, sides = Vocabulary([*SPECIALS, *map(str, range(contract.V - len(SPECIALS)))]), WordSide()
-    text = ["1 2 3", "4 5", "", "6", "7 8", "9 1", "2 2 3"]
-    other = [*text[:4], "3 3 3", "5", "1"]
 
     def scores(lines, batch_size=100):
         search = build(SearchSettings, {"batch_size": batch_size}, "search")
@@ -214,17 +203,29 @@ def test_outside_training_the_memory_of_a_batch_is_that_of_the_document(monkeypa
         forced = scorer.force(lines, ["1 2"] * len(lines), Documents([0, 4], len(lines)))
         return [line.log_prob for line in forced]
 
-    expected = scores(text)
-    assert scores(text, 1) == pytest.approx(expected, abs=1e-9)
+    return scores
+
+
+def test_batch_memory_in_translation_does_not_depend_on_batches(document_scores, monkeypatch):
+    expected = pytest.approx(document_scores(TEXT), abs=1e-9)
+    assert document_scores(TEXT, batch_size=1) == expected
     monkeypatch.setattr(memory, "CONTEXTS_AT_ONCE", 0)
-    assert scores(text) == pytest.approx(expected, abs=1e-9)
-    changed = [abs(a - b) > 1e-6 for a, b in zip(scores(other), expected, strict=True)]
-    assert not any(changed[:4]) and all(changed[4:])
-    # What is the context of another sentence is read too.
-    assert abs(scores(["4 4", *text[1:]])[3] - expected[3]) > 1e-6
+    assert document_scores(TEXT) == expected
 
 
-def test_contexts_of_a_whole_document():
+@pytest.mark.parametrize(
+    ("lines", "changed"),
+    [
+        ([*TEXT[:4], "3 3 3", "5", "1"], [4, 5, 6]),  # the other document
+        (["4 4", *TEXT[1:]], [0, 1, 3]),  # all lines with words
+    ],
+)
+def test_batch_memory_in_translation_reads_the_whole_document(lines, changed, document_scores):
+    both = zip(document_scores(TEXT), document_scores(lines), strict=True)
+    assert [i for i, (a, b) in enumerate(both) if abs(a - b) > 1e-6] == changed
+
+
+def test_whole_document_rule_skips_removed_lines():
     rule, documents = (
         ContextRule("previous", 1, "parallel", whole=True),
         Documents([0, 4], 6).without({2}),
@@ -232,7 +233,7 @@ def test_contexts_of_a_whole_document():
     assert [documents.context(i, rule) for i in (0, 1, 3, 4, 5)] == [[], [0, 1], [0, 1], [], [4]]
 
 
-def test_which_sentences_it_wants():
+def test_context_rule_follows_the_settings():
     amn = contract.Case("amn")
     assert amn.build().context_rule == ContextRule("previous", 1, "concatenate", 1)
     more = {"context": "foreign", "context_size": 3, "context_join": "parallel", "context_seed": 7}
@@ -248,6 +249,6 @@ def test_which_sentences_it_wants():
         ({"memory_scope": "batch", "context_size": 2}, "a memory each"),
     ],
 )
-def test_settings_that_cannot_be(values, message):
+def test_incompatible_settings_are_refused(values, message):
     with pytest.raises(ConfigError, match=message):
         contract.Case("amn").build(**values)

@@ -1,5 +1,5 @@
-"""Source phrase representations (Xu et al. 2020): counts of the paper, and its equations phrase by
-phrase.
+"""Source phrase representations (Xu et al. 2020): sizes of the paper, equations phrase by phrase, cuts
+into phrases.
 """
 
 import dataclasses
@@ -29,7 +29,9 @@ BASELINE = "transformer"
 
 
 def count(s, v):
-    """An attention, a combiner and a norm in every layer; L + 1 generators; the mixtures' weights."""
+    """Return the Transformer's parameters, an attention, a combiner and a norm in every layer, L + 1
+    generators, and the weights of the mixtures.
+    """
     d, h = s.d_model, s.combiner_hidden or 3 * s.d_model
     sublayer = test_transformer.sublayers(s)[0] + 2 * d * h + h + h * d + d + 2 * d
     stacks = [test_transformer.distinct(s, n) for n in (s.encoder_layers, s.decoder_layers)]
@@ -41,7 +43,9 @@ def count(s, v):
 
 
 def cut(n):
-    """The paper's phrases of a sentence of n tokens, as (start, end)."""
+    """Return the phrases of the paper for a sentence of n tokens, as (start, end): ceil(n / 6) tokens, but
+    3 to 8 (Xu et al. 2020, section 3.1).
+    """
     size = max(min(8, math.ceil(n / 6)), 3)
     return [(start, min(start + size, n)) for start in range(0, n, size)]
 
@@ -51,7 +55,7 @@ def weighted(shares, vectors):
 
 
 class Slow(test_transformer.Slow):
-    """Phrases one after another, as the paper words it."""
+    """One phrase at a time."""
 
     cut = staticmethod(cut)
 
@@ -90,11 +94,11 @@ class Slow(test_transformer.Slow):
         return out if self.s.norm == "pre" else self.norm(f"{name}.residual.norm", out)
 
     def entered(self, layer, xs):
-        """The tokens as the phrases' residual connection takes them."""
+        """The tokens, as the residual connection of the phrases reads them."""
         return self.last_norm(f"{layer}.phrases.residual.norm", xs)
 
     def mixed(self, name, levels):
-        """What each decoder layer reads of the levels."""
+        """The mixture of levels for each decoder layer."""
         w = self.get(name)
         if w is None:
             return [levels[-1]] * self.s.decoder_layers
@@ -129,9 +133,7 @@ def slow_logits(weights, s, src, tgt_in, spans=None):
 
 
 def without_idea(case):
-    """With the phrase sublayers passed by, norm and all, the rest is a Transformer of
-    the same weights.
-    """
+    """Without the phrase sublayers and their norms, the model is the Transformer of the same weights."""
     model = case.build(embed_norm=False, ta_tokens=False)
     base = contract.transformer_of(model)
     for layer in [*model.encoder, *model.decoder]:
@@ -169,13 +171,17 @@ GOLDEN = {
     48: (8, 6),
     49: (8, 7),
     100: (8, 13),
-}  # Xu et al. 2020, section 3.1: ceil(n / 6), but 3 to 8 tokens a phrase
+}
+"""Tokens of a sentence: tokens of its first phrase, number of phrases."""
+
+
+def test_slow_cut_has_the_golden_sizes():
+    for n, (size, number) in GOLDEN.items():
+        assert len(cut(n)) == number and cut(n)[0] == (0, min(size, n))
 
 
 def as_spans(phrases, row, rows):
-    """The phrases of one sentence as (start, end), and a check that all parts of the cut say the
-    same.
-    """
+    """Return the phrases of one sentence as (start, end), and check that all tensors of the cut agree."""
     spans, width = [], phrases.tokens.size(1)
     number = len(phrases.tokens) // rows
     for phrase in range(row * number, (row + 1) * number):
@@ -194,10 +200,8 @@ def as_spans(phrases, row, rows):
     return spans
 
 
-def test_cuts_of_every_length_in_every_batch():
-    for n, (size, number) in GOLDEN.items():
-        assert len(cut(n)) == number and cut(n)[0] == (0, min(size, n))
-    for columns in range(1, 103):
+def test_sentences_of_every_length_are_cut_as_the_paper_says():
+    for columns in [*range(1, 26), 43, 48, 49, 50, 101, 102]:
         lengths = torch.arange(1, columns + 1)
         phrases = in_rows(ngrams(lengths, columns, padded=True), columns, padded=True)
         for row, n in enumerate(lengths.tolist()):
@@ -205,51 +209,60 @@ def test_cuts_of_every_length_in_every_batch():
         # The gradient of padding is that of a cell without a token.
         real = torch.arange(columns) < lengths[:, None]
         assert not phrases.real.flatten()[phrases.cells[~real.flatten()]].any()
+
+
+def test_batch_of_one_length_is_cut_without_padding():
+    for columns in range(1, 103):
         sizes = ngrams(torch.tensor([columns]), columns, padded=False)
         assert as_spans(in_rows(sizes, columns, padded=False), 0, 1) == cut(columns)
         assert sizes.size(1) == len(cut(columns))
 
 
-def test_the_cut_of_a_packed_batch():
-    """As many phrases as fit into a number that follows from the shapes alone, one sentence after
-    another; what is left over belongs to the last sentence, which is empty.
+@pytest.fixture
+def packed_cut():
+    """A function that cuts a packed batch of random sentences: tokens of each sentence and of what
+    fills the row, rows, and phrases.
     """
-    draw, model = random.Random(4), contract.Case("pr").build()
-    for _ in range(20):
+    model = contract.Case("pr").build()
+
+    def make(seed):
+        draw = random.Random(seed)
         lengths = np.array([draw.randint(1, 60) for _ in range(draw.randint(1, 9))])
         row, filled = in_one_row(np.ones(lengths.sum(), np.int64), lengths, 16)
         sides = segments(filled, filled, few_shapes=draw.random() < 0.5)
-        phrases = model._cut(
-            Batch(
-                torch.from_numpy(row)[None],
-                sides.keys.lengths,
-                rows=sides.keys.lengths,
-                segments=sides,
-            )
-        )
-        where, rows = phrases.visible.keys, len(sides.keys.offsets) - 1
-        expected = [
-            [(start + end, start + last) for end, last in cut(n)]
-            for start, n in zip(np.cumsum(filled) - filled, filled, strict=True)
-        ]
-        number = len(phrases.tokens)
-        assert sum(map(len, expected)) <= number <= (len(row) + 2 * rows) // 3
-        assert where.offsets.tolist() == [
-            *(sum(map(len, expected[:i])) for i in range(len(filled) + 1)),
-            *[sum(map(len, expected))] * (rows - len(filled) - 1),
-            number,
-        ]
-        sentences = (where.cells // where.positions.size(1)).tolist()
-        for i, spans in enumerate(expected):
-            for phrase, span in enumerate(spans, int(where.offsets[i])):
-                real = phrases.real[phrase, 0]
-                assert phrases.tokens[phrase][real].tolist() == [*range(*span)]
-                assert (phrases.owners[slice(*span)] == phrase).all() and sentences[phrase] == i
-        filling = slice(sum(map(len, expected)), None)
-        assert not phrases.real[filling].any() and set(sentences[filling]) <= {rows - 1}
+        lengths = sides.keys.lengths
+        batch = Batch(torch.from_numpy(row)[None], lengths, rows=lengths, segments=sides)
+        return filled, len(sides.keys.offsets) - 1, model._cut(batch)
+
+    return make
 
 
-def test_cutting_by_the_batch_as_the_released_code_does():
+@pytest.mark.parametrize("seed", range(10))
+def test_packed_batch_is_cut_sentence_by_sentence(packed_cut, seed):
+    filled, rows, phrases = packed_cut(seed)
+    where, first = phrases.visible.keys, 0
+    sentences = (where.cells // where.positions.size(1)).tolist()
+    for i, (start, n) in enumerate(zip(np.cumsum(filled) - filled, filled, strict=True)):
+        assert where.offsets[i] == first
+        for phrase, span in enumerate(cut(n), first):
+            tokens = [*range(start + span[0], start + span[1])]
+            assert phrases.tokens[phrase][phrases.real[phrase, 0]].tolist() == tokens
+            assert (phrases.owners[tokens] == phrase).all() and sentences[phrase] == i
+        first += len(cut(n))
+    # Left-over phrases are empty and belong to the last row.
+    assert not phrases.real[first:].any() and set(sentences[first:]) <= {rows - 1}
+    assert (where.offsets[len(filled) : -1] == first).all()
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_number_of_packed_phrases_has_a_bound_by_the_shapes(packed_cut, seed):
+    filled, rows, phrases = packed_cut(seed)
+    number = len(phrases.tokens)
+    assert sum(len(cut(n)) for n in filled) <= number <= (sum(filled) + 2 * rows) // 3
+    assert phrases.visible.keys.offsets[-1] == number
+
+
+def test_phrase_length_batch_cuts_by_the_longest_sentence():
     sizes = ngrams(torch.tensor([30, 7]), 30, padded=True, by_batch=True)
     phrases = in_rows(sizes, 30, padded=True)
     assert as_spans(phrases, 0, 2) == cut(30)
@@ -262,7 +275,7 @@ def test_cutting_by_the_batch_as_the_released_code_does():
     assert not torch.allclose(alone, together)
 
 
-def test_the_phrases_of_a_packed_batch_are_cut_on_the_host(monkeypatch):
+def test_packed_phrases_are_cut_before_encoding(monkeypatch):
     model = contract.Case("pr").build()
     batch = contract.packed_for(model)
     monkeypatch.setattr(model, "_cut", None)
@@ -273,23 +286,22 @@ def test_the_phrases_of_a_packed_batch_are_cut_on_the_host(monkeypatch):
 
 
 def drawn_spans(draw, n):
-    """A cut of n tokens into phrases of at most as many as are allowed; or none."""
+    """Return a random cut of n tokens, no phrase longer than the paper's, or none."""
     most, lengths = max(min(8, math.ceil(n / 6)), 3), []
     while draw.random() < 0.9 and sum(lengths) < n:
         lengths.append(min(draw.randint(1, most), n - sum(lengths)))
     return lengths if sum(lengths) == n else []
 
 
-def padded(lengths):
-    longest = max(map(len, lengths))
-    return torch.tensor([row + [0] * (longest - len(row)) for row in lengths], dtype=torch.int64)
+def as_tensor(lengths):
+    return contract.padded(lengths)[0].long()
 
 
 def ends_of(lengths):
     return [(sum(lengths[:i]), sum(lengths[: i + 1])) for i in range(len(lengths))]
 
 
-def test_phrases_that_come_with_the_batch():
+def test_parsed_phrases_replace_ngrams_where_a_parse_exists():
     draw = random.Random(2)
     for _ in range(60):
         lengths = [draw.randint(1, 60) for _ in range(draw.randint(1, 5))]
@@ -297,7 +309,7 @@ def test_phrases_that_come_with_the_batch():
         columns = max(lengths) + draw.randint(0, 3)
         for by_batch in (False, True):
             own = ngrams(torch.tensor(lengths), columns, padded=True, by_batch=by_batch)
-            phrases = in_rows(parsed(padded(spans), own), columns, padded=True)
+            phrases = in_rows(parsed(as_tensor(spans), own), columns, padded=True)
             own, rows = in_rows(own, columns, padded=True), len(lengths)
             for row in range(rows):
                 expected = ends_of(spans[row]) or as_spans(own, row, rows)
@@ -311,11 +323,11 @@ SPANS = [[4, 1, 2, 4, 3, 3, 1, 2, 1], [], [1, 1, 3], [1]]
 @pytest.mark.parametrize(
     "values", [(), (("glance", "mean"), ("generator", "sigmoid_residual"), ("ta_tokens", True))]
 )
-def test_parsed_sentences_equal_the_slow_way_whatever_their_neighbours(values):
+def test_parsed_sentences_beside_others_equal_the_slow_equations(values):
     model = contract.Case("pr", (*values, ("segmentation", "parse"))).build()
     weights = contract.numbers(model)
     for more in (0, 2):
-        batch = dataclasses.replace(contract.collate(PAIRS, more), spans=padded(SPANS))
+        batch = dataclasses.replace(contract.collate(PAIRS, more), spans=as_tensor(SPANS))
         fast = contract.full(model, batch)
         for row, ((src, tgt), spans) in enumerate(zip(PAIRS, SPANS, strict=True)):
             slow = slow_logits(weights, model.settings, src, [BOS, *tgt[:-1]], spans)
@@ -325,7 +337,7 @@ def test_parsed_sentences_equal_the_slow_way_whatever_their_neighbours(values):
 def test_without_parses_phrases_are_ngrams():
     parse, ngram = (contract.Case("pr").build(segmentation=name) for name in ("parse", "ngram"))
     plain = contract.collate(PAIRS)
-    parsed = dataclasses.replace(plain, spans=padded(SPANS))
+    parsed = dataclasses.replace(plain, spans=as_tensor(SPANS))
     assert torch.equal(contract.full(parse, plain), contract.full(ngram, plain))
     assert torch.equal(contract.full(ngram, parsed), contract.full(ngram, plain))
     assert not torch.allclose(contract.full(parse, parsed)[0], contract.full(parse, plain)[0])
@@ -335,7 +347,7 @@ def test_without_parses_phrases_are_ngrams():
 @pytest.mark.parametrize(
     ("init", "bound"), [("fan_in", (1 / 256) ** 0.5), ("xavier", (6 / (256 + 128)) ** 0.5)]
 )
-def test_both_halves_of_w1_are_drawn_as_the_matrix_of_256_inputs_that_it_is(init, bound):
+def test_halves_of_w1_are_initialised_as_one_matrix(init, bound):
     torch.manual_seed(0)
     sizes = {"d_model": 128, "heads": 4, "encoder_layers": 1, "decoder_layers": 1, "init": init}
     model = build_model("pr", sizes, Vocabularies(20, 20, shared=True))
@@ -346,7 +358,7 @@ def test_both_halves_of_w1_are_drawn_as_the_matrix_of_256_inputs_that_it_is(init
         assert (part.summary.bias == 0).all()
 
 
-def test_the_largest_number_passes_its_gradient_on():
+def test_max_glance_passes_gradients_to_the_largest_numbers():
     torch.manual_seed(5)
     generator = PhraseGenerator(PhraseSettings(d_model=8, heads=2, attentive=False)).double()
     x = torch.randn(3, 20, 8, dtype=torch.float64, requires_grad=True)
@@ -362,7 +374,7 @@ def test_the_largest_number_passes_its_gradient_on():
     torch.testing.assert_close(gradient, expected)
 
 
-def test_a_mixture_of_one_level_is_that_level():
+def test_mixture_with_one_level_equals_the_level():
     model = contract.Case("pr").build()
     levels = [torch.randn(2, 3, 16, dtype=torch.float64) for _ in range(3)]
     with torch.no_grad():
@@ -375,20 +387,21 @@ def test_a_mixture_of_one_level_is_that_level():
     torch.testing.assert_close(mixed[1], levels[2])
 
 
-def test_phrases_are_read_once_a_sentence(monkeypatch):
-    """Mixtures, keys and values come from encoding; a decoding step makes none."""
+def test_decoding_steps_project_no_phrases(monkeypatch):
+    """Keys and values of phrases are computed in `encode`."""
     model, batch, calls = contract.Case("pr").build(), contract.collate(contract.pairs()), []
     for layer in [*model.encoder, *model.decoder]:
         attention = layer.phrases.attention
-        read = lambda states, f=attention.source: calls.append(states.shape) or f(states)  # noqa: E731
-        monkeypatch.setattr(attention, "source", read)
+        source = lambda states, f=attention.source: calls.append(states.shape) or f(states)  # noqa: E731
+        monkeypatch.setattr(attention, "source", source)
     memory, state = model.encode(batch), {}
+    assert len(calls) == len(model.encoder) + len(model.decoder)
     for t in range(3):
         _, state = model.decode(batch.tgt_in[:, t : t + 1], memory, state)
     assert len(calls) == len(model.encoder) + len(model.decoder)
 
 
-def test_weights_of_tokens_are_no_setting_of_phrases_without_attention():
+def test_generator_without_attentive_phrases_is_refused():
     with pytest.raises(ConfigError, match="no weights") as error:
         contract.Case("pr").build(attentive=False, generator="sigmoid_residual")
     assert error.value.where == "model.generator, model.attentive"
@@ -396,7 +409,7 @@ def test_weights_of_tokens_are_no_setting_of_phrases_without_attention():
 
 @pytest.mark.parametrize("make", [contract.batch_for, contract.packed_for])
 def test_low_scores_stay_finite_in_float16(make):
-    """Of a phrase that fills up a batch, too."""
+    """Also those of phrases that only fill up a batch."""
     model = contract.Case("pr").build(dtype=torch.float32, dropout=0.0).train()
     with torch.no_grad():
         for generator in model.generators:

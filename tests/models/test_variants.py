@@ -1,6 +1,4 @@
-"""The table of variants, what it says of itself, and the presets that carry the papers'
-settings.
-"""
+"""The table of variants, its descriptions, classes of the user's own, and the presets."""
 
 import json
 import os
@@ -14,6 +12,7 @@ from typer.testing import CliRunner
 from nmtkit import settings, trust
 from nmtkit.cli import app
 from nmtkit.errors import ConfigError
+from nmtkit.models import variants
 from nmtkit.models.base import Vocabularies
 from nmtkit.models.variants import VARIANTS, build_model, default_name, describe, load_variant
 from nmtkit.presets import preset_names
@@ -24,7 +23,7 @@ from tests.processes import python
 from tests.refused import refused
 
 
-def test_every_variant_says_what_it_is():
+def test_variants_describe_paper_size_and_settings():
     rows = describe("tiny", 500)
     assert [row["name"] for row in rows] == list(VARIANTS)
     for row in rows:
@@ -32,14 +31,11 @@ def test_every_variant_says_what_it_is():
         assert load_variant(row["name"]).__doc__
         assert 20 <= len(row["what"]) <= 100
         for field in row["settings"]:
-            assert (
-                set(field) == {"name", "type", "default", "allowed", "description"}
-                and field["type"] != "any"
-            ), field
-            assert field["description"], f"{row['name']}: say what {field['name']} is"
+            assert set(field) == {"name", "type", "default", "allowed", "description"}
+            assert field["type"] != "any" and field["description"], (row["name"], field)
 
 
-def test_the_list_says_what_each_variant_is():
+def test_variants_command_lists_paper_and_description():
     listed = CliRunner().invoke(app, ["variants", "--preset", "tiny"]).stdout.splitlines()
     rows = json.loads(CliRunner().invoke(app, ["variants", "--preset", "tiny", "--json"]).stdout)
     assert len({row["what"] for row in rows}) == len(VARIANTS)
@@ -48,15 +44,16 @@ def test_the_list_says_what_each_variant_is():
         assert row["paper"] in line and line.endswith(f"  {row['what']}")
 
 
-def test_counts_follow_preset_and_vocabulary():
+def test_parameter_counts_follow_preset_and_vocabulary(monkeypatch):
+    monkeypatch.setattr(variants, "VARIANTS", {"transformer": VARIANTS["transformer"]})
     small, large = describe("tiny", 500)[0]["parameters"], describe("tiny", 600)[0]["parameters"]
     assert large - small == 100 * 64
-    assert describe()[0] == describe("base", 32_000)[0]
+    assert describe() == describe("base", 32_000)
     refused(ConfigError, "unknown preset", describe, "tini")
 
 
 @pytest.mark.parametrize("name", preset_names())
-def test_presets_fit_the_schemas_and_every_variant(name):
+def test_preset_fits_the_schemas_and_every_variant(name):
     text = resources.files("nmtkit").joinpath("presets", f"{name}.toml").read_text("utf-8")
     assert text.startswith("# "), "a preset says whose setting it is"
     values = tomllib.loads(text)
@@ -73,24 +70,42 @@ def test_presets_fit_the_schemas_and_every_variant(name):
     ), "a key goes unread"
 
 
-def test_learning_rate_peaks():
+def test_learning_rate_of_dc_presets_peaks_as_in_so_et_al():
     """So et al. 2019's cosine peaks at 2 (d w)^-0.5: 9.882e-4 for d = 512, w = 8,000."""
     for name, d in (("dc-wmt", 512), ("dc-iwslt", 256)):
         train = settings.load_preset(name)["train"]
         assert train["lr"] == pytest.approx(2 * d**-0.5 * train["warmup"] ** -0.5, rel=1e-3)
 
 
-def test_a_variant_of_your_own_is_found_by_its_path(monkeypatch, tmp_path):
+@pytest.fixture
+def write_modules(monkeypatch, tmp_path):
+    """A function that writes modules of the user's own, which may be imported and are trusted."""
+
+    def write(files):
+        for name, text in files.items():
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name).write_text(text, "utf-8")
+        monkeypatch.syspath_prepend(tmp_path)
+        trust.allow([re.split(r"[/.]", name)[0] for name in files])
+
+    return write
+
+
+OWN = "from tests.toy_recurrent import ToyRecurrent\nclass Mine(ToyRecurrent):\n"
+"""The beginning of a module with a model of the user's own."""
+
+
+def test_own_variant_is_loaded_by_its_module_path(monkeypatch, tmp_path):
     assert load_variant(TOY).__name__ == "ToyRecurrent"
-    assert (default_name("transformer"), default_name(TOY)) == ("transformer", "toy-recurrent")
-    (tmp_path / "mine_here.py").write_text(
-        "from tests.toy_recurrent import ToyRecurrent\nclass Mine(ToyRecurrent):\n    pass\n",
-        encoding="utf-8",
-    )
-    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine_here.py").write_text(OWN + "    pass\n", "utf-8")
+    monkeypatch.chdir(tmp_path)  # the working folder is searched, too
     trust.allow(["mine_here"])
-    assert load_variant("mine_here:Mine").__name__ == "Mine"  # the folder one stands in counts
+    assert load_variant("mine_here:Mine").__name__ == "Mine"
     assert build_model("mine_here:Mine", {"d_model": 8}, Vocabularies(9, 9, shared=True)).width == 8
+
+
+def test_default_name_of_a_system_follows_its_variant():
+    assert (default_name("transformer"), default_name(TOY)) == ("transformer", "toy-recurrent")
 
 
 @pytest.mark.parametrize(
@@ -107,12 +122,12 @@ def test_a_variant_of_your_own_is_found_by_its_path(monkeypatch, tmp_path):
         ("collections:OrderedDict", "nmtkit/models/README.md"),
     ],
 )
-def test_a_variant_that_is_not_there(name, message):
+def test_unknown_variant_is_refused_with_a_hint(name, message):
     assert message in str(refused(ConfigError, None, load_variant, name))
 
 
 @pytest.mark.parametrize(
-    ("text", "said", "line"),
+    ("text", "message", "line"),
     [
         ("x = 1\ndef f(:\n", "SyntaxError: invalid syntax", 2),
         ("\nimport no_such_module_xyz\n", "No module named 'no_such_module_xyz'", 2),
@@ -124,75 +139,60 @@ def test_a_variant_that_is_not_there(name, message):
         ),
     ],
 )
-def test_a_module_that_fails_is_its_own_fault(text, said, line, monkeypatch, tmp_path):
+def test_error_inside_an_own_module_names_its_line(text, message, line, write_modules, tmp_path):
     module = f"failing_in_line_{line}_of_{len(text)}"
-    (tmp_path / f"{module}.py").write_text(text, encoding="utf-8")
-    monkeypatch.syspath_prepend(tmp_path)
-    trust.allow([module])
+    write_modules({f"{module}.py": text})
     caught = refused(ConfigError, None, load_variant, f"{module}:Mine")
-    assert said in caught.message
+    assert message in caught.message
     assert caught.where == f"{tmp_path / module}.py, line {line}"
     assert "PYTHONPATH" not in caught.hint
 
 
-def test_the_contract_runs_over_a_model_of_your_own(tmp_path):
-    text = "from tests.toy_recurrent import ToyRecurrent\nclass Mine(ToyRecurrent):\n    pass\n"
-    (tmp_path / "in_a_project.py").write_text(text, "utf-8")
+def test_contract_runs_over_an_own_model(tmp_path):
+    (tmp_path / "in_a_project.py").write_text(OWN + "    pass\n", "utf-8")
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     words = "-m pytest tests/models/test_contract.py -k zeros --variant in_a_project:Mine"
     done = python(*words.split(), cwd=ROOT, env=environment)
     assert done.returncode == 0, done.stdout
 
 
-def test_settings_of_another_base_are_named(monkeypatch, tmp_path):
-    text = "from tests.toy_recurrent import ToyRecurrent\n"
-    text += "class Mine(ToyRecurrent):\n    class Settings:\n        kernel = 3\n"
-    (tmp_path / "of_no_base.py").write_text(text, "utf-8")
-    monkeypatch.syspath_prepend(tmp_path)
-    trust.allow(["of_no_base"])
+def test_settings_without_the_right_base_are_refused(write_modules, tmp_path):
+    write_modules({"of_no_base.py": OWN + "    class Settings:\n        kernel = 3\n"})
     message = "Settings of of_no_base:Mine is not a subclass of .*ModelSettings"
     caught = refused(ConfigError, message, load_variant, "of_no_base:Mine")
     assert caught.where == f"{tmp_path / 'of_no_base.py'}, line 3"
 
 
-def test_the_file_of_a_class_is_blamed_and_that_of_an_engine_is_not(monkeypatch, tmp_path):
-    """Tasks of prep run inside an engine, whatever fails in them."""
-    for name, text in {
-        "reexported/__init__.py": "from reexported.core.model import Mine",
-        "reexported/core/model.py": "from tests.toy_recurrent import ToyRecurrent\n"
-        "class Mine(ToyRecurrent):\n    def encode(self, batch):\n        raise KeyError\n",
-        "an_engine.py": "def run(task):\n    task()\n",
-    }.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text, "utf-8")
-    monkeypatch.syspath_prepend(tmp_path)
-    trust.allow(["reexported", "an_engine"])
-    run = load_object("an_engine:run", "engine", "--engine", "")
-    with pytest.raises(ZeroDivisionError) as caught:
-        run(lambda: 1 / 0)
-    assert fault_of_user(caught.value) is None
-    model = load_variant("reexported:Mine")
+def test_fault_in_a_model_names_its_file(write_modules, tmp_path):
+    files = {"reexported/__init__.py": "from reexported.core.model import Mine"}
+    files["reexported/core/model.py"] = (
+        OWN + "    def encode(self, batch):\n        raise KeyError\n"
+    )
+    write_modules(files)
     with pytest.raises(KeyError) as caught:
-        model.encode(None, None)
+        load_variant("reexported:Mine").encode(None, None)
     fault = fault_of_user(caught.value)
     assert fault.where == f"{tmp_path / 'reexported/core/model.py'}, line 4"
 
 
-def test_settings_of_a_file_that_do_not_go_together_name_it(tmp_path):
-    sizes, file = Vocabularies(20, 20, shared=True), tmp_path / "config.toml"
+def test_fault_in_a_task_does_not_name_the_engine_that_runs_it(write_modules):
+    write_modules({"an_engine.py": "def run(task):\n    task()\n"})
+    run = load_object("an_engine:run", "engine", "--engine", "")
+    with pytest.raises(ZeroDivisionError) as caught:
+        run(lambda: 1 / 0)
+    assert fault_of_user(caught.value) is None
+
+
+@pytest.mark.parametrize("file", ["config.toml", None])
+def test_incompatible_settings_name_their_key_and_file(file):
+    sizes, where = Vocabularies(20, 20, shared=True), [file] if file else []
     values = {"encoder_layers": 2, "decoder_layers": 2, "distinct_layers": 3}
     message = "2 layers cannot use 3 distinct ones"
-    caught = refused(ConfigError, message, build_model, "transformer", values, sizes, file)
-    assert caught.where == f"{file}, model.distinct_layers"
-    caught = refused(ConfigError, message, build_model, "transformer", values, sizes)
-    assert caught.where == "model.distinct_layers"
+    caught = refused(ConfigError, message, build_model, "transformer", values, sizes, *where)
+    assert caught.where == ", ".join([*where, "model.distinct_layers"])
 
 
-def test_the_readme_names_every_variant_and_every_preset():
+def test_readme_names_every_variant_and_preset():
     page = (ROOT / "README.md").read_text("utf-8")
-    named = set(
-        " ".join(
-            re.findall("`([^`]+)`", page.partition("\n## Variants\n")[2].partition("\n## ")[0])
-        ).split()
-    )
-    assert {*VARIANTS, *preset_names()} <= named
+    section = page.partition("\n## Variants\n")[2].partition("\n## ")[0]
+    assert {*VARIANTS, *preset_names()} <= set(" ".join(re.findall("`([^`]+)`", section)).split())

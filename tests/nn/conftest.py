@@ -1,4 +1,4 @@
-"""One thread, and which library multiplies float32."""
+"""One thread, and fixtures for the library that multiplies float32."""
 
 import pytest
 import torch
@@ -8,7 +8,7 @@ from tests.train.conftest import one_thread  # noqa: F401
 
 @pytest.fixture
 def default_path():
-    """As on a CPU whose float32 products are not oneDNN's."""
+    """Float32 products that are not oneDNN's; the precision is restored."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
     yield
@@ -17,5 +17,5 @@ def default_path():
 
 @pytest.fixture
 def onednn(default_path):
-    """As on a CPU whose float32 products are oneDNN's."""
+    """Float32 products of oneDNN."""
     torch.set_float32_matmul_precision("medium")

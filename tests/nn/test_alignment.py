@@ -1,5 +1,5 @@
-"""Additive attention (Bahdanau et al. 2015) against its equation, and the forms of Im & Chan 2024:
-a bias, bounded scores, L1(exp(Nx)).
+"""Additive attention (Bahdanau et al. 2015) against its equation, and its forms in Im & Chan 2024: a
+bias, bounded scores, L1(exp(Nx)).
 """
 
 import pytest
@@ -12,22 +12,24 @@ from tests.models.slow import affine, plus, softmax, tanh, times
 from tests.nn.test_recurrent import LENGTHS, shaken
 
 
-def test_the_golden_weights_of_l1_exp_nx():
-    scores = torch.tensor([[[0.1, 0.2, 0.4]]], dtype=torch.float64)
-    for scale, expected in (
+@pytest.mark.parametrize(
+    ("scale", "expected"),
+    [
         (3.0, [0.207923, 0.280667, 0.511409]),
         (1.0, [0.289433, 0.319873, 0.390694]),
         (None, [0.289433, 0.319873, 0.390694]),
-    ):
-        scale = None if scale is None else torch.full((1, 1, 1), scale, dtype=torch.float64)
-        weights = normalise(scores, None, scale).flatten().tolist()
-        assert weights == pytest.approx(expected, abs=5e-7)
+    ],
+)
+def test_l1_exp_nx_gives_the_golden_weights(scale, expected):
+    scores = torch.tensor([[[0.1, 0.2, 0.4]]], dtype=torch.float64)
+    scale = scale and torch.full((1, 1, 1), scale, dtype=torch.float64)
+    assert normalise(scores, None, scale).flatten().tolist() == pytest.approx(expected, abs=5e-7)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_l1_exp_nx_is_stable_where_its_exponentials_are_not(dtype):
-    """N = 100 and scores up to 60: exp(6000) is no number; weights are those of the differences,
-    and its gradient is N α (δ - α).
+def test_l1_exp_nx_with_large_scores_is_stable(dtype):
+    """N = 100 and scores up to 60: exp(6000) overflows. Weights follow from differences of scores; the
+    gradient is N α (δ - α).
     """
     scores = torch.tensor([[[60.0, 59.99, -60.0, 60.0, 7.0]]], dtype=dtype, requires_grad=True)
     mask = additive(visible_positions(torch.tensor([4]), 5), dtype)
@@ -43,7 +45,7 @@ def test_l1_exp_nx_is_stable_where_its_exponentials_are_not(dtype):
 @pytest.mark.parametrize("options", [{}, {"bias": True}, {"bias": True, "bounded": True}], ids=str)
 @pytest.mark.parametrize("rows", [1, 3])
 @pytest.mark.parametrize("scaled", [False, True])
-def test_weights_equal_their_equations(options, rows, scaled):
+def test_attention_weights_equal_the_equations(options, rows, scaled):
     """softmax(N vᵀ tanh(W s + U h)), or of N tanh(w s + u h)."""
     attention = shaken(AdditiveAttention(5, 4, 6, **options))
     states = torch.randn(len(LENGTHS), 6, 4, dtype=torch.float64)
@@ -57,17 +59,19 @@ def test_weights_equal_their_equations(options, rows, scaled):
     for i, length in enumerate(LENGTHS.tolist()):
         assert (alpha[i, :, length:] == 0).all()
         for k in range(rows):
-            query = affine(s[rows * i + k].tolist(), w["query.weight"], w.get("query.bias"))
-            scores = []
-            for h in states[i, :length].tolist():
-                t = tanh(plus(query, affine(h, w["key.weight"])))
-                score = t[0] if "bounded" in options else sum(times(w["score.weight"][0], t))
-                scores.append(score * (length if scaled else 1))
-            weights = alpha[i, k, :length].tolist()
-            torch.testing.assert_close(weights, softmax(scores), rtol=1e-11, atol=1e-13)
+            scores = slow_scores(w, s[rows * i + k].tolist(), states[i, :length].tolist())
+            expected = softmax([score * (length if scaled else 1) for score in scores])
+            torch.testing.assert_close(
+                alpha[i, k, :length].tolist(), expected, rtol=1e-11, atol=1e-13
+            )
 
 
-def test_weights_of_a_blind_row_are_even():
+def slow_scores(w, s, states):
+    query, (v,) = affine(s, w["query.weight"], w.get("query.bias")), w.get("score.weight", [[1.0]])
+    return [sum(times(v, tanh(plus(query, affine(h, w["key.weight"]))))) for h in states]
+
+
+def test_row_without_visible_positions_has_even_weights():
     attention = AdditiveAttention(5, 4, 6)
     keys, visible = (
         attention.prepare(torch.randn(2, 6, 4)),
@@ -77,7 +81,7 @@ def test_weights_of_a_blind_row_are_even():
     torch.testing.assert_close(alpha[1], torch.full_like(alpha[1], 1 / 6))
 
 
-def test_additive_attention_has_the_gradients_of_its_equation():
+def test_additive_attention_has_the_gradients_of_finite_differences():
     attention = shaken(AdditiveAttention(3, 2, 4))
     names, parameters = zip(*attention.named_parameters(), strict=True)
     shapes = [(2, 5, 2), (4, 3), *(p.shape for p in parameters)]
@@ -100,8 +104,8 @@ def test_additive_attention_has_the_gradients_of_its_equation():
     assert torch.autograd.gradcheck(twice, leaves)
 
 
-def test_attention_keeps_no_numbers_for_every_pair_of_positions():
-    """Backward computes the (B, K, S, A) numbers again; kept is what was there anyway, the keys."""
+def test_backward_keeps_only_the_keys():
+    """Backward computes the (B, K, S, A) numbers again."""
     b, s, a, steps = 3, 5, 64, 4
     attention = AdditiveAttention(8, 8, a)
     keys = attention.prepare(torch.randn(b, s, 8))

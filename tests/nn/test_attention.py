@@ -1,4 +1,4 @@
-"""Attention: every path against loops over floats, dropout, long sentences, capture."""
+"""Attention: every path against loops over floats; dropout, long sentences, capture."""
 
 import math
 from types import SimpleNamespace
@@ -25,8 +25,15 @@ def tensors(rows, queries, sentences, keys, seed=0, dtype=torch.float64):
     ]
 
 
+def check_gradients(found, expected, inputs):
+    weight = torch.randn_like(expected)
+    gradients = [torch.autograd.grad((y * weight).sum(), inputs) for y in (found, expected)]
+    for gradient, right in zip(*gradients, strict=True):
+        torch.testing.assert_close(gradient, right, rtol=1e-10, atol=1e-12)
+
+
 def slow(q, k, v, allowed):
-    """One query, head and key at a time; allowed(row, query, key)."""
+    """Return attention, one query, head and key at a time; allowed(row, query, key)."""
     per = len(q) // len(k)
     out = torch.zeros(len(q), q.size(1), H * v.size(3), dtype=q.dtype)
     for r in range(len(q)):
@@ -42,25 +49,16 @@ def slow(q, k, v, allowed):
 
 
 LENGTHS = torch.tensor([4, 2, 1, 3])
-CASES = {
+PADDED = visible_positions(LENGTHS, 4)
+CASES = {  # rows, visible, causal, allowed
     "everything": (4, None, False, lambda r, t, s: True),
-    "padding": (4, visible_positions(LENGTHS, 4), False, lambda r, t, s: s < LENGTHS[r]),
+    "padding": (4, PADDED, False, lambda r, t, s: s < LENGTHS[r]),
     "causal": (4, None, True, lambda r, t, s: s <= t),
-    "causal and padding": (
-        4,
-        visible_positions(LENGTHS, 4),
-        True,
-        lambda r, t, s: s <= t and s < LENGTHS[r],
-    ),
-    "three rows a sentence": (
-        12,
-        visible_positions(LENGTHS, 4),
-        False,
-        lambda r, t, s: s < LENGTHS[r // 3],
-    ),
+    "causal and padding": (4, PADDED, True, lambda r, t, s: s <= t and s < LENGTHS[r]),
+    "three rows a sentence": (12, PADDED, False, lambda r, t, s: s < LENGTHS[r // 3]),
     "a mask per query": (
         4,
-        (torch.arange(64).view(4, 4, 4) % 3 > 0),
+        torch.arange(64).view(4, 4, 4) % 3 > 0,
         False,
         lambda r, t, s: (16 * r + 4 * t + s) % 3 > 0,
     ),
@@ -69,7 +67,7 @@ CASES = {
 
 @pytest.mark.parametrize("path", ["training", "search", "torch's kernel"])
 @pytest.mark.parametrize("case", CASES)
-def test_every_path_equals_the_loops(case, path, monkeypatch):
+def test_every_path_equals_the_slow_attention(case, path, monkeypatch):
     rows, visible, causal, allowed = CASES[case]
     q, k, v = tensors(rows, 4, 4, 4)
     if path == "torch's kernel":
@@ -79,14 +77,11 @@ def test_every_path_equals_the_loops(case, path, monkeypatch):
     expected = slow(q, k, v, allowed)
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
     if path != "search":
-        weight = torch.randn_like(expected)
-        gradients = [torch.autograd.grad((y * weight).sum(), (q, k, v)) for y in (found, expected)]
-        for gradient, right in zip(*gradients, strict=True):
-            torch.testing.assert_close(gradient, right, rtol=1e-10, atol=1e-12)
+        check_gradients(found, expected, (q, k, v))
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_a_packed_batch_equals_the_loops(causal):
+def test_packed_batch_equals_the_slow_attention(causal):
     src, tgt = ([4, 1, 3], [3, 3, 1]) if not causal else ([2, 4, 1], [2, 4, 1])
     q, k, v = tensors(1, sum(tgt), 1, sum(src))
     sentence = [[i for i, length in enumerate(side) for _ in range(length)] for side in (tgt, src)]
@@ -95,17 +90,12 @@ def test_a_packed_batch_equals_the_loops(causal):
     )
     found = attention(q, k, v, segments(np.array(src), np.array(tgt)), causal)
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
-    weight = torch.randn_like(expected)
-    gradients = [torch.autograd.grad((y * weight).sum(), (q, k, v)) for y in (found, expected)]
-    for gradient, right in zip(*gradients, strict=True):
-        torch.testing.assert_close(gradient, right, rtol=1e-10, atol=1e-12)
+    check_gradients(found, expected, (q, k, v))
 
 
 @pytest.mark.parametrize("path", ["training", "validation", "search"])
-def test_numbers_of_16_bits_are_attended_to_in_32(path):
-    """Scores around 60, which bfloat16 rounds to multiples of a quarter: under autocast, as
-    training has it, the weights are exact all the same.
-    """
+def test_softmax_stays_in_float32_under_bfloat16(path):
+    """bfloat16 rounds scores around 60 to multiples of a quarter; the weights are exact all the same."""
     q, k, v = (t.detach() for t in tensors(2, 6, 2, 6, dtype=torch.bfloat16))
     q[..., 0], k[..., 0] = 10, 10  # what all scores of a query have in common
     exact = attention(q.double(), k.double(), v.double(), causal=True)
@@ -121,7 +111,7 @@ def test_numbers_of_16_bits_are_attended_to_in_32(path):
 
 
 @pytest.mark.parametrize("explicit", [0, 10**6])
-def test_the_last_queries_of_a_causal_target(explicit, monkeypatch):
+def test_last_queries_of_a_causal_target_see_all_keys_before_them(explicit, monkeypatch):
     monkeypatch.setattr(cpu, "SHORT", explicit)
     q, k, v = tensors(2, 5, 2, 5)
     torch.testing.assert_close(
@@ -130,8 +120,7 @@ def test_the_last_queries_of_a_causal_target(explicit, monkeypatch):
 
 
 @pytest.mark.parametrize("explicit", [True, False])
-def test_a_mask_of_each_head(explicit, monkeypatch):
-    """It is as if each head attended alone, with its own mask."""
+def test_mask_per_head_acts_on_each_head_alone(explicit, monkeypatch):
     monkeypatch.setattr(cpu, "writes_attention_out", lambda q, k: explicit)
     torch.manual_seed(3)
     q, k, v = torch.randn(2, 5, 3, 8), torch.randn(2, 3, 6, 8), torch.randn(2, 3, 6, 8)
@@ -143,7 +132,7 @@ def test_a_mask_of_each_head(explicit, monkeypatch):
         torch.testing.assert_close(found[:, :, head], alone)
 
 
-def test_a_mask_of_each_head_is_not_for_the_kernel_of_a_search(monkeypatch):
+def test_search_kernel_is_not_used_with_a_mask_per_head(monkeypatch):
     kernel = SimpleNamespace(fits=lambda *of: True, attend=lambda *of: "context")
     monkeypatch.setattr(gpu, "_few_queries", lambda device: kernel)
     q = torch.empty(2, 3, 5, 8, device="meta")
@@ -152,7 +141,7 @@ def test_a_mask_of_each_head_is_not_for_the_kernel_of_a_search(monkeypatch):
         assert gpu.search_attention(q, q, q, q.new_empty(2, 3, 5, 5)) is None
 
 
-def test_the_kernel_of_a_search_computes_no_dropout(monkeypatch):
+def test_search_kernel_is_not_used_with_dropout(monkeypatch):
     """HAN reads contexts without gradients in training, too."""
     calls = []
     monkeypatch.setattr(cpu, "writes_attention_out", lambda q, k: False)
@@ -165,25 +154,26 @@ def test_the_kernel_of_a_search_computes_no_dropout(monkeypatch):
     assert calls
 
 
-def test_dropout_on_the_weights_has_the_right_gradient_and_scale():
-    q, k, v = tensors(3, 4, 3, 4)
+def test_dropout_on_weights_has_the_gradient_of_finite_differences():
+    inputs = tensors(3, 4, 3, 4)
     w = torch.randn(3, 4, H * (C + 1), dtype=torch.float64)
 
     def value(q, k, v):
         seed_dropout(1, 2, 3)
         return (attention(q, k, v, p=0.4) * w).sum()
 
-    assert torch.autograd.gradcheck(value, (q, k, v))
+    assert torch.autograd.gradcheck(value, inputs)
+
+
+def test_dropout_on_weights_keeps_the_mean():
+    q, k, v = tensors(3, 4, 3, 4)
     seed_dropout(1, 1, 1)
-    many = torch.stack(
-        [attention(q.detach().requires_grad_(), k, v.detach(), p=0.4).detach() for _ in range(1500)]
-    )
-    plain = attention(q, k, v).detach()
-    error = (many.mean(0) - plain).abs() / (many.std(0) / 1500**0.5)
+    many = torch.stack([attention(q, k, v, p=0.4).detach() for _ in range(1500)])
+    error = (many.mean(0) - attention(q, k, v).detach()).abs() / (many.std(0) / 1500**0.5)
     assert error.max() < 5 and (many.std(0) > 0.05).all()
 
 
-def test_capture_takes_weights_before_dropout_and_nothing_outside():
+def test_capture_records_weights_before_dropout():
     q, k, v = tensors(4, 4, 4, 4)
     with capture() as seen:
         context = attention(q, k, v, visible_positions(LENGTHS, 4), p=0.5, name="here")
@@ -198,7 +188,7 @@ def test_capture_takes_weights_before_dropout_and_nothing_outside():
 
 
 @pytest.mark.parametrize("parts", [(), ("first", "second")])
-def test_weights_changed_on_their_way_are_those_used_and_recorded(parts):
+def test_weights_changed_in_a_capture_are_used_and_recorded(parts):
     q, k, v = tensors(4, 4, 4, 4)
     names = [f"here.{part}" for part in parts] or ["here"]
 
@@ -217,8 +207,8 @@ def test_weights_changed_on_their_way_are_those_used_and_recorded(parts):
     )  # over, and nothing stays
 
 
-def test_a_search_reads_keys_in_the_buffers_of_its_cache():
-    """The first entries of larger buffers; heads behind positions have to be copied."""
+def test_search_reads_keys_in_cache_buffers_without_copies():
+    """Keys are the first entries of larger buffers. Keys with heads behind positions are copied."""
     q, k, v = (x.detach() for x in tensors(9, 1, 3, 5))
     wanted = slow(q, k, v, lambda r, t, s: True)
     buffers = [
@@ -235,7 +225,7 @@ def test_a_search_reads_keys_in_the_buffers_of_its_cache():
     assert cpu.factor(buffers[0]).is_contiguous()  # where a product may have gradients
 
 
-def test_the_mask_of_a_search_hides_what_a_bool_one_hides():
+def test_additive_mask_of_search_equals_the_bool_mask():
     q, k, v = (x.detach() for x in tensors(3, 1, 3, 4))
     visible = visible_positions(torch.tensor([4, 2, 1]), 4)
     assert cpu.search_mask(visible, q) is visible

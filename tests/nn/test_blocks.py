@@ -1,4 +1,4 @@
-"""Dropout, positions, masks, residuals, feed-forward, capture: the small blocks."""
+"""The small blocks: dropout, positions, embeddings, residuals, feed-forward, capture."""
 
 import math
 
@@ -14,7 +14,7 @@ from tests.models.slow import position
 
 
 @pytest.mark.parametrize("p", [0.1, 0.3, 0.5, 0.001])
-def test_dropout_drops_with_its_probability_and_keeps_the_mean(p):
+def test_dropout_drops_with_its_probability_and_one_factor(p):
     seed_dropout(1, 1)
     n = 2_000_000
     out = dropout(torch.ones(n, dtype=torch.float64), p)
@@ -38,45 +38,50 @@ def test_dropout_has_the_gradient_of_its_mask():
     assert torch.autograd.gradcheck(dropped, (x,))
 
 
-def test_dropout_is_for_training_only():
+def test_dropout_acts_in_training_only():
     x = torch.ones(100)
     assert Dropout(0.5).eval()(x) is x and Dropout(0.0).train()(x) is x
     assert (Dropout(0.5).train()(x) == 0).any()
 
 
 @pytest.mark.parametrize("width", [6, 7])
-def test_positions_are_the_papers_and_have_no_end(width):
+def test_sinusoids_equal_the_paper(width):
     table = sinusoids(50, width)
     for number in range(50):
         assert table[number].tolist() == pytest.approx(position(number, width), abs=1e-12)
-    embedder = Embedder(Embedding(9, width), width, 0.0)
-    positions = embedder.positions
+
+
+def test_embedder_has_positions_for_any_length():
+    embedder = Embedder(Embedding(9, 6), 6, 0.0)
+    wide, narrow = torch.empty(0, dtype=torch.float64), torch.empty(0)
     for start, length in ((0, 3), (250, 20), (5000, 2)):
-        torch.testing.assert_close(
-            positions(start, length, torch.empty(0, dtype=torch.float64)),
-            sinusoids(start + length, width)[start:],
-        )
-    assert positions(0, 2, torch.empty(0)).dtype == torch.float32
+        expected = sinusoids(start + length, 6)[start:]
+        torch.testing.assert_close(embedder.positions(start, length, wide), expected)
+    assert embedder.positions(0, 2, narrow).dtype == torch.float32
     assert list(embedder.state_dict()) == ["table.weight"]
     with torch.inference_mode():
-        inside = positions(0, 9000, torch.empty(0))
+        inside = embedder.positions(0, 9000, narrow)
     assert not inside.is_inference()
 
 
-def test_an_embedder_reads_scaled_vectors_and_positions():
-    torch.manual_seed(0)
-    table = Embedding(500, 64).double()
-    embedder = Embedder(table, 64, 0.0)
-    ids = torch.tensor([[4, 7, 7]])
-    torch.testing.assert_close(embedder(ids, start=2), 8 * table.weight[ids] + sinusoids(5, 64)[2:])
+def test_embedder_adds_positions_to_scaled_vectors():
+    table, ids = Embedding(500, 64).double(), torch.tensor([[4, 7, 7]])
+    found = Embedder(table, 64, 0.0)(ids, start=2)
+    torch.testing.assert_close(found, 8 * table.weight[ids] + sinusoids(5, 64)[2:])
     torch.testing.assert_close(table(ids), 8 * table.weight[ids])
+
+
+def test_output_layer_shares_a_table_or_has_its_own_weights():
+    torch.manual_seed(0)
+    table = Embedding(500, 64)
     assert abs(float(table.weight.detach().std()) - 1 / 8) < 0.003
-    tied, own = OutputLayer(500, 64, table, bias=False), OutputLayer(500, 64, None, bias=True)
-    assert tied.weight is table.weight and tied.bias is None and own.weight is not table.weight
-    assert float(own.weight.detach().abs().max()) <= math.sqrt(6 / 564)
+    tied, separate = OutputLayer(500, 64, table, bias=False), OutputLayer(500, 64, None, bias=True)
+    assert tied.weight is table.weight and tied.bias is None
+    assert separate.weight is not table.weight
+    assert float(separate.weight.detach().abs().max()) <= math.sqrt(6 / 564)
 
 
-def test_residuals_norm_before_or_after():
+def test_residual_norms_before_or_after_the_sublayer():
     torch.manual_seed(0)
     x = torch.randn(2, 3, 8)
     post, pre = Residual(8, 0.0, "post"), Residual(8, 0.0, "pre")
@@ -90,7 +95,7 @@ def test_residuals_norm_before_or_after():
         assert kept.all() != mode
 
 
-def test_captures_do_not_leak_and_do_not_nest():
+def test_nested_capture_hides_from_the_outer_and_ends_with_errors():
     record("a", torch.ones(1))
     assert not capturing()
     with capture() as outer:
@@ -106,7 +111,7 @@ def test_captures_do_not_leak_and_do_not_nest():
     assert not capturing()
 
 
-def test_a_feed_forward_layer_drops_hidden_units_in_training_alone():
+def test_feed_forward_drops_hidden_units_in_training_only():
     layer, x = FeedForward(4, 64, 0.5), torch.ones(1, 4)
     assert not torch.equal(layer(x), layer(x))
     layer.eval()

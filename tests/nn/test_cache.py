@@ -1,4 +1,4 @@
-"""The key/value cache and the helpers on memory and state, against histories kept as lists."""
+"""The key/value cache, and selection of rows of memory and state, against histories kept as lists."""
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ LAYERS, H, C = 2, 2, 3
 
 
 class Histories:
-    """What a cache stands for: for every row the keys and values of its own past, in lists."""
+    """The keys and values of the past of every row, in lists."""
 
     def __init__(self, rows):
         self.rows = [[] for _ in range(rows)]
@@ -35,7 +35,7 @@ class Histories:
 
 
 def step(cache, histories, rows, sentences, steps):
-    """One decode call through the cache and through the lists, compared."""
+    """Append through the cache and through the lists, and compare attention to both."""
     k, v, q = (torch.randn(LAYERS, rows, steps, H, C, dtype=torch.float64) for _ in range(3))
     histories.step(k, v)
     cache.begin(rows, sentences, steps, q)
@@ -60,10 +60,8 @@ def step(cache, histories, rows, sentences, steps):
 
 @pytest.mark.parametrize("on_gpu", [False, True])
 @pytest.mark.parametrize("beam", [1, 3, 4])
-def test_a_long_beam_search(beam, on_gpu, monkeypatch):
-    """Hundreds of entries: buffers fill, are cleared of what nobody sees, and grow; on a GPU they
-    are not cleared, and nothing is asked of the rows.
-    """
+def test_cache_equals_histories_in_a_long_beam_search(beam, on_gpu, monkeypatch):
+    """Buffers fill, lose entries that no row sees, and grow. On a GPU they lose none."""
     if on_gpu:
         monkeypatch.setattr(cpu, "reads_at_once", lambda x: False)
     torch.manual_seed(beam)
@@ -94,7 +92,7 @@ def test_a_long_beam_search(beam, on_gpu, monkeypatch):
         assert max(sizes) <= 256
 
 
-def test_any_rows_in_any_order():
+def test_cache_follows_any_rows_in_any_order():
     torch.manual_seed(1)
     cache, histories = Cache(), Histories(6)
     step(cache, histories, 6, 2, 1)
@@ -105,7 +103,7 @@ def test_any_rows_in_any_order():
         step(cache, histories, len(index), 1, int(torch.randint(1, 4, ())))
 
 
-def test_several_positions_at_once():
+def test_cache_takes_several_positions_at_once():
     torch.manual_seed(2)
     cache, histories = Cache(), Histories(4)
     for steps in (3, 1, 40, 2):
@@ -115,8 +113,8 @@ def test_several_positions_at_once():
         histories.select(index)
 
 
-def test_many_positions_after_few_that_are_still_seen():
-    """To remove what no row sees would not make room for them."""
+def test_cache_grows_for_many_positions_after_few():
+    """Removing unseen entries would not make enough room."""
     cache, histories, both = Cache(), Histories(2), torch.tensor([0, 0])
     for _ in range(20):
         step(cache, histories, rows=2, sentences=1, steps=1)
@@ -125,7 +123,7 @@ def test_many_positions_after_few_that_are_still_seen():
     step(cache, histories, rows=2, sentences=1, steps=25)
 
 
-def test_reordering_hypotheses_moves_no_keys():
+def test_reordered_hypotheses_leave_keys_in_place():
     cache, histories = Cache(), Histories(6)
     step(cache, histories, 6, 2, 1)
     before = [t.data_ptr() for t in cache._buffers.values()]
@@ -136,7 +134,7 @@ def test_reordering_hypotheses_moves_no_keys():
     assert [t.data_ptr() for t in cache._buffers.values()] == before
 
 
-def test_trees_keep_their_shape_and_their_other_leaves():
+def test_select_rows_keeps_nesting_and_leaves_without_rows():
     rows, index = torch.arange(3), torch.tensor([2, 0, 0, 1])
     tree = {"a": torch.arange(6).view(3, 2), "b": [rows, None], "c": (rows,), "step": 7}
     picked = select_rows(tree, index)

@@ -1,4 +1,4 @@
-"""Seeds of kernels, of which many are drawn at once."""
+"""Seeds of dropout kernels, of which many are drawn at once."""
 
 import pytest
 import torch
@@ -17,8 +17,8 @@ def no_seeds():
     forget_seeds()
 
 
-def test_seeds_of_a_micro_batch_do_not_depend_on_those_drawn_before():
-    """A pass may have ended in the middle, for want of memory."""
+def test_seeds_of_a_micro_batch_do_not_depend_on_earlier_draws():
+    """An earlier pass may have ended in the middle, out of memory."""
 
     def seeds(count):
         seed_everything(1, 2, 3)
@@ -29,8 +29,8 @@ def test_seeds_of_a_micro_batch_do_not_depend_on_those_drawn_before():
     assert all(torch.equal(a, b) for a, b in zip(first, second, strict=False))
 
 
-def test_a_graph_shares_no_seeds(monkeypatch):
-    """It would read memory that is freed, and others its own."""
+def test_recorded_graph_shares_no_seeds(monkeypatch):
+    """A graph that shares seeds would read freed memory."""
     monkeypatch.setattr(recording, "record", lambda compute, pool: (compute, compute()))
     monkeypatch.setattr(recording.console, "warn", lambda _: None)
     drawn = [new_seed(CPU)]

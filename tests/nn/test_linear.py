@@ -1,6 +1,4 @@
-"""Products whose rows are filled up: the same results and gradients as the plain product, and
-few numbers of rows.
-"""
+"""Products whose rows are filled up to few sizes: same results and gradients as plain products."""
 
 import pytest
 import torch
@@ -13,7 +11,7 @@ from nmtkit.nn.sublayer import Residual
 
 @pytest.fixture
 def rows(monkeypatch):
-    """The numbers of rows of all affine products from here on."""
+    """The number of rows of each affine product."""
     seen, plain = [], F.linear
     monkeypatch.setattr(
         F, "linear", lambda x, *others: seen.append(x.shape[:-1].numel()) or plain(x, *others)
@@ -24,7 +22,7 @@ def rows(monkeypatch):
 @pytest.mark.parametrize("shape", [(7,), (33,), (5, 13), (2, 3, 11), (64,), (4, 16)])
 @pytest.mark.parametrize("relu", [False, True])
 @pytest.mark.parametrize("bias", [False, True])
-def test_filled_products_are_the_plain_ones(rows, shape, relu, bias):
+def test_filled_products_equal_plain_products(rows, shape, relu, bias):
     torch.manual_seed(1)
     layer = Linear(6, 10, bias).double()
     x = torch.randn(*shape, 6, dtype=torch.float64, requires_grad=True)
@@ -51,8 +49,8 @@ def test_rows_are_filled_only_in_training_in_bfloat16(rows):
     assert rows == [7, FILLED, 7]
 
 
-def test_what_is_filled_in_adds_nothing():
-    """The product of the factors, each rounded once, to the last bit of the result."""
+def test_filled_rows_add_nothing_to_results_and_gradients():
+    """The product of the rounded factors is rounded once."""
     torch.manual_seed(2)
     layer, x = Linear(40, 24), torch.randn(5, 9, 40, requires_grad=True)
     with torch.autocast("cpu", torch.bfloat16):
@@ -69,8 +67,8 @@ def test_what_is_filled_in_adds_nothing():
 
 
 @pytest.mark.parametrize("form", ["post", "pre"])
-def test_a_model_on_no_device_has_the_shapes_of_its_results(form):
-    """Autocast does not know such a device."""
+def test_residual_on_the_meta_device_has_the_right_shape(form):
+    """Autocast does not know this device."""
     x = torch.empty(5, 6, device="meta")
     with torch.device("meta"):
         layer, residual = Linear(6, 6), Residual(6, 0.1, form)

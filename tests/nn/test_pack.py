@@ -1,6 +1,4 @@
-"""Weights laid out for a search give what plain ones give, and never come between a model and
-its gradients.
-"""
+"""Weights packed for search: same products as plain weights, never used where a gradient is needed."""
 
 import pytest
 import torch
@@ -21,7 +19,7 @@ def plain_product(layer, x):
 @pytest.mark.parametrize("shape", [(1, 24), (7, 24), (130, 24), (3, 5, 24), (0, 24)])
 @pytest.mark.parametrize(("out", "bias"), [(40, True), (40, False), (1, True)])
 @pytest.mark.parametrize("relu", [False, True])
-def test_packed_equals_plain(onednn, shape, out, bias, relu):
+def test_packed_product_equals_plain_product(onednn, shape, out, bias, relu):
     torch.manual_seed(1)
     layer = Linear(24, out, bias)
     if bias:
@@ -42,7 +40,7 @@ def test_packed_equals_plain(onednn, shape, out, bias, relu):
         )
 
 
-def test_packed_output_layer_keeps_its_tie(onednn):
+def test_packed_output_layer_stays_tied(onednn):
     torch.manual_seed(1)
     table = Embedding(50, 24)
     layer = OutputLayer(50, 24, table, bias=True)
@@ -55,7 +53,7 @@ def test_packed_output_layer_keeps_its_tie(onednn):
         torch.testing.assert_close(layer(x), x @ table.weight.T + layer.bias, rtol=0, atol=1e-5)
 
 
-def test_packed_weights_are_not_used_where_a_gradient_or_another_type_is_wanted(onednn):
+def test_packed_weights_are_unused_with_gradients_or_other_types(onednn):
     torch.manual_seed(1)
     layer = Linear(24, 40)
     pack(layer)
@@ -78,10 +76,10 @@ def test_packed_weights_are_not_used_where_a_gradient_or_another_type_is_wanted(
 
 
 @pytest.mark.parametrize("long_vectors", [True, False])
-def test_packed_where_onednn_knows_the_cpu_s_long_vectors(default_path, monkeypatch, long_vectors):
-    """A CPU that multiplies numbers of 16 bits has them; on others plain products are the faster
-    ones.
-    """
+def test_weights_are_packed_only_on_a_cpu_with_long_vectors(
+    default_path, monkeypatch, long_vectors
+):
+    """Other CPUs multiply faster without."""
     monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: long_vectors)
     layer = Linear(24, 40)
     pack(layer)
@@ -108,7 +106,7 @@ def any_cpu(request, monkeypatch):
 
 @pytest.mark.parametrize("path", ["medium", "highest"])
 @pytest.mark.parametrize(("shape", "relu"), [((7, 160), False), ((2, 5, 160), True)])
-def test_factors_are_rounded_and_sums_are_not_in_bfloat16(default_path, any_cpu, path, shape, relu):
+def test_bfloat16_products_round_factors_but_not_sums(default_path, any_cpu, path, shape, relu):
     torch.set_float32_matmul_precision(path)
     torch.manual_seed(1)
     layer = Linear(160, 192)
@@ -127,7 +125,7 @@ def test_factors_are_rounded_and_sums_are_not_in_bfloat16(default_path, any_cpu,
 
 
 @pytest.mark.parametrize("bias", [True, False])
-def test_copies_of_16_bits_change_no_product(bias):
+def test_bfloat16_copies_save_a_cast_and_change_no_product(bias):
     torch.manual_seed(1)
     layer, x = Linear(64, 160, bias), torch.randn(6, 64)
     layer.narrow = torch.bfloat16
@@ -143,7 +141,7 @@ def test_copies_of_16_bits_change_no_product(bias):
     assert layer.copies is None
 
 
-def test_narrow_layers_and_scores_stay_float32_in_bfloat16(onednn):
+def test_narrow_layers_and_logits_stay_float32_in_bfloat16(onednn):
     torch.manual_seed(1)
     narrow, output = Linear(64, 160), OutputLayer(160, 160, None, bias=True)
     for layer, width in ((narrow, 64), (output, 160)):
@@ -153,8 +151,8 @@ def test_narrow_layers_and_scores_stay_float32_in_bfloat16(onednn):
             torch.testing.assert_close(layer(x), plain_product(layer, x), rtol=0, atol=1e-5)
 
 
-def test_a_transformer_in_bfloat16_is_close_to_itself(onednn, any_cpu):
-    """Feed-forward layers hand 16 bits from one product to the next; what comes out has 32."""
+def test_transformer_in_bfloat16_stays_near_float32(onednn, any_cpu):
+    """Feed-forward layers pass 16 bits between their products; the logits have 32."""
     torch.manual_seed(1)
     settings = {"d_model": 128, "d_ff": 256, "heads": 2, "encoder_layers": 1, "decoder_layers": 1}
     batch = source_batch([[5, 6, 7, 2], [8, 9, 2]], "cpu")
@@ -182,7 +180,7 @@ class Casts(TorchDispatchMode):
 
 
 class NoOperators:
-    """torch.ops.mkldnn or torch.ops.onednn of a version without these functions."""
+    """torch.ops.mkldnn or torch.ops.onednn of a version that lacks these functions."""
 
 
 @pytest.fixture(params=["oneDNN's int8", "no operators", "a CPU that sums in 16 bits"])
@@ -194,13 +192,13 @@ def any_int8(request, monkeypatch):
 
 
 def rounded(row):
-    """A row of numbers rounded to whole multiples, -127 … 127, of its largest one's 127th."""
+    """Return a row rounded to multiples -127 … 127 of the 127th part of its largest number."""
     distance = max(abs(number) for number in row) / 127
     return [round(number / distance) * distance if distance else 0.0 for number in row]
 
 
 def slow_int8(layer, x, relu):
-    """Quantise, dequantise and multiply one number at a time."""
+    """Quantise, multiply and sum one number at a time."""
     weight = [rounded(row) for row in layer.weight.double().tolist()]
     bias = [0.0] * len(weight) if layer.bias is None else layer.bias.double().tolist()
     results = []
@@ -216,7 +214,7 @@ def slow_int8(layer, x, relu):
 
 @pytest.mark.parametrize("shape", [(1, 136), (7, 136), (3, 2, 136), (0, 136)])
 @pytest.mark.parametrize(("relu", "bias"), [(False, True), (True, True), (False, False)])
-def test_int8_products_are_those_of_the_rounded_factors(onednn, any_int8, shape, relu, bias):
+def test_int8_products_equal_the_product_of_rounded_factors(onednn, any_int8, shape, relu, bias):
     torch.manual_seed(1)
     layer = Linear(136, 130, bias)
     if bias:
@@ -246,7 +244,7 @@ def test_int8_rows_do_not_depend_on_one_another(onednn, any_int8):
         assert torch.equal(layer(x), few)
 
 
-def test_int8_includes_the_output_layer_but_no_narrow_one(onednn):
+def test_int8_rounds_the_output_layer_but_no_narrow_layer(onednn):
     torch.manual_seed(1)
     narrow, output = Linear(64, 160), OutputLayer(160, 160, None, bias=True)
     for layer in (narrow, output):
@@ -258,9 +256,7 @@ def test_int8_includes_the_output_layer_but_no_narrow_one(onednn):
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_without_torchs_private_functions_products_are_the_plain_ones(
-    onednn, monkeypatch, precision
-):
+def test_products_without_torchs_private_functions_are_plain(onednn, monkeypatch, precision):
     torch.manual_seed(1)
     layer, x = Linear(160, 192), torch.randn(7, 160)
     with inference([layer]):
@@ -282,7 +278,7 @@ def test_relu_of_an_affine_map_without_torchs_private_function(monkeypatch):
     torch.testing.assert_close(private.relu_of_affine(x, weight, bias), right)
 
 
-def test_the_softmax_has_its_gradient_without_torchs_private_function(monkeypatch):
+def test_softmax_gradient_without_torchs_private_function(monkeypatch):
     torch.manual_seed(1)
     weights, grad = torch.randn(2, 3, 5).softmax(-1), torch.randn(2, 3, 5)
     wanted = private.softmax_backward(grad, weights)
@@ -299,5 +295,5 @@ def test_the_softmax_has_its_gradient_without_torchs_private_function(monkeypatc
         (torch.nn.Linear(WIDE, WIDE), set()),
     ],
 )
-def test_a_precision_rounds_only_layers_that_gain(layer, rounded_by):
+def test_precision_rounds_only_layers_that_gain(layer, rounded_by):
     assert {by for by in ("float32", "bfloat16", "int8") if rounds([layer], by)} == rounded_by

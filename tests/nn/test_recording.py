@@ -1,4 +1,4 @@
-"""What is done about a recording that fails; tests/gpu records on a GPU."""
+"""Recordings of CUDA graphs that fail; tests/gpu records on a GPU."""
 
 import gc
 import weakref
@@ -12,11 +12,11 @@ from nmtkit.parallel import without_collector
 
 
 class Tensors:
-    """Stands for the memory that a failed forward pass holds."""
+    """The memory that a failed forward pass holds."""
 
 
 def fails(cause):
-    """As the end of a recording fails, which hides the cause."""
+    """Fail as the end of a recording does, which hides the cause."""
     try:
         raise cause
     finally:
@@ -25,7 +25,7 @@ def fails(cause):
 
 @pytest.fixture
 def recordings(monkeypatch):
-    """The results of the next recordings, in their order; an error is raised."""
+    """Set the results of the next recordings, in order; errors are raised."""
     results = []
 
     def record_once(compute, memory):
@@ -39,7 +39,7 @@ def recordings(monkeypatch):
     return results
 
 
-def test_the_reason_is_that_of_the_first_recording(recordings, capsys):
+def test_warning_gives_the_reason_of_the_first_recording(recordings, capsys):
     """The second one only resets the generator."""
     recordings += [RuntimeError("waits for the GPU"), torch.OutOfMemoryError("out of memory")]
     assert try_to_record(lambda: torch.zeros(1), Pool(), "no graph") is None
@@ -48,7 +48,7 @@ def test_the_reason_is_that_of_the_first_recording(recordings, capsys):
 
 
 @pytest.mark.parametrize("earlier", [True, False])
-def test_a_second_try_has_the_memory_of_the_first(recordings, earlier):
+def test_second_recording_has_the_memory_of_the_first(recordings, earlier):
     """Memory without a graph is no longer usable after a recording that failed."""
     held, pool = [], Pool()
     pool.has_graphs, pool.id = earlier, "memory"
@@ -68,7 +68,7 @@ def test_a_second_try_has_the_memory_of_the_first(recordings, earlier):
     assert pool.has_graphs
 
 
-def test_memory_that_lacks_twice_is_told_apart(recordings):
+def test_recording_out_of_memory_twice_raises(recordings):
     lacks = torch.OutOfMemoryError("CUDA out of memory")
     recordings += [lacks, "reset", lacks, "reset"]
     with pytest.raises(OutOfMemory):
@@ -76,7 +76,7 @@ def test_memory_that_lacks_twice_is_told_apart(recordings):
 
 
 @pytest.mark.parametrize("before", [True, False])
-def test_the_collector_is_off_in_a_recording_alone(before):
+def test_garbage_collector_is_off_only_during_a_recording(before):
     enabled = gc.isenabled()
     try:
         gc.enable() if before else gc.disable()

@@ -1,6 +1,4 @@
-"""Recurrent blocks against their equations, one sentence and one step at a time, and their
-gradients against plain autograd.
-"""
+"""Recurrent blocks against their equations, one step at a time, and against plain autograd."""
 
 import gc
 import weakref
@@ -21,7 +19,7 @@ LENGTHS = torch.tensor([4, 1, 6, 3])
 
 
 def shaken(module, seed=1):
-    """Every parameter, biases too, moved off its initial value, in float64."""
+    """Return a module in float64, every parameter moved off its initial value."""
     torch.manual_seed(seed)
     module = module.double()
     for parameter in module.parameters():
@@ -30,7 +28,7 @@ def shaken(module, seed=1):
 
 
 def slow_step(cell, v, h):
-    """The next state of a cell by its equations; h = None where there is no history."""
+    """Return the next state of a cell by its equations; h = None at the first step."""
     w = {f"cell.{name}": p.tolist() for name, p in cell.named_parameters()}
     options = {"first_step": cell.first_step} if isinstance(cell, CARUCell) else {}
     step = CELLS["caru" if options else type(cell).__name__.lower()]
@@ -51,8 +49,8 @@ KINDS = [GRU, CARUCell, linear_caru, MGU, LSTM]
 @pytest.mark.parametrize("bidirectional", [False, True])
 @pytest.mark.parametrize("history", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
-def test_cells_read_sentences_as_their_equations_say(kind, history, bidirectional):
-    """Also those that are blank: their state is the one before."""
+def test_states_equal_the_equations_of_the_cell(kind, history, bidirectional):
+    """Also of empty sentences: their state is the initial state."""
     d_in, width, steps, sides = 3, 5, 8, 1 + bidirectional
     lengths = torch.tensor([4, 1, 0, 6, 3])
     model = shaken(Recurrent(kind, d_in, width, bidirectional))
@@ -75,7 +73,7 @@ def test_cells_read_sentences_as_their_equations_say(kind, history, bidirectiona
 
 @pytest.mark.parametrize("history", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_cell_by_itself_is_called_as_torchs(kind, history):
+def test_single_cell_is_called_like_torchs(kind, history):
     cell = shaken(kind(3, 5))
     v = torch.randn(2, 3, dtype=torch.float64)
     h = torch.randn(2, 5 * cell.state_blocks, dtype=torch.float64) if history else None
@@ -88,7 +86,7 @@ def test_a_cell_by_itself_is_called_as_torchs(kind, history):
     same([cell(x, row).tolist() for x, row in zip(v, rows, strict=True)], expected)
 
 
-def test_the_golden_step_of_a_caru_cell():
+def test_caru_step_has_the_golden_numbers():
     """Chan, Ke & Im 2020, Eq. 4, by hand."""
     cell = CARUCell(input_size=1, hidden_size=1).double()
     values = {
@@ -114,7 +112,7 @@ def test_the_golden_step_of_a_caru_cell():
     assert cell(one).item() == pytest.approx(0.6)
 
 
-def test_caru_has_the_audited_number_of_parameters(audit):
+def test_parameter_count_of_caru_equals_the_audit(audit):
     """reference/parameter_counts.py: 2EH + 2H² + 4H, two thirds of a GRU's."""
     with torch.device("meta"):
         cell, layers = CARUCell(256, 1024), CARU(256, 1024, 2, bidirectional=True)
@@ -170,7 +168,7 @@ def test_caru_layers_are_called_as_torchs_gru(batch_first, history, bidirectiona
         assert (padding == last[(layers - 1) * n, row]).all(), "padding changed a state"
 
 
-def test_caru_refuses_masks_that_it_cannot_follow():
+def test_caru_refuses_masks_with_holes_or_of_packed_sequences():
     model, v = CARU(3, 4, batch_first=True), torch.randn(1, 3, 3)
     with pytest.raises(ValueError, match="holes"):
         model(v, mask=torch.tensor([[True, False, True]]))
@@ -180,7 +178,7 @@ def test_caru_refuses_masks_that_it_cannot_follow():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_padding_costs_no_gradient_and_batches_equal_their_sentences(kind):
+def test_padding_gets_no_gradient_and_batch_gradients_sum_over_sentences(kind):
     model = shaken(Recurrent(kind, 3, 4, bidirectional=True))
     v = torch.randn(len(LENGTHS), 6, 3, dtype=torch.float64, requires_grad=True)
     weight = torch.randn(len(LENGTHS), 6, 8, dtype=torch.float64)
@@ -203,7 +201,7 @@ def test_padding_costs_no_gradient_and_batches_equal_their_sentences(kind):
 
 @pytest.mark.parametrize("leading", [(), (2,)])
 @pytest.mark.parametrize("biased", [False, True])
-def test_repeated_products_have_the_gradients_of_plain_ones(leading, biased):
+def test_loop_product_has_the_gradients_of_plain_products(leading, biased):
     torch.manual_seed(5)
     shape = {"dtype": torch.float64, "requires_grad": True}
     matrix, x = torch.randn(*leading, 4, 4, **shape), torch.randn(*leading, 3, 4, **shape)
@@ -236,7 +234,7 @@ def test_repeated_products_have_the_gradients_of_plain_ones(leading, biased):
 
 
 class Products(TorchDispatchMode):
-    """The shapes of the results of matrix products."""
+    """Collect the shapes of results of matrix products."""
 
     def __init__(self):
         super().__init__()
@@ -250,8 +248,8 @@ class Products(TorchDispatchMode):
 
 
 @pytest.mark.parametrize("cell", [GRU, LSTM])
-def test_products_that_are_compiled_have_few_numbers_of_rows_and_the_states_are_the_same(cell):
-    """States, last states and gradients, sentences blank, of one word, and longer."""
+def test_bfloat16_training_uses_few_row_counts_and_gives_the_same_states(cell):
+    """Autocast leaves float64 as it is. Sentences are empty, of one word, and longer."""
     torch.manual_seed(3)
     model = shaken(Recurrent(cell, 3, 5, bidirectional=True))
     v, lengths = torch.randn(45, 9, 3, dtype=torch.float64), torch.randint(0, 10, (45,))
@@ -271,7 +269,7 @@ def test_products_that_are_compiled_have_few_numbers_of_rows_and_the_states_are_
 
 
 @pytest.mark.parametrize("cell", [GRU, LSTM])
-def test_on_a_gpu_steps_take_all_sentences_and_the_states_are_the_same(cell, monkeypatch):
+def test_steps_over_all_rows_as_on_a_gpu_give_the_same_states(cell, monkeypatch):
     torch.manual_seed(3)
     model = shaken(Recurrent(cell, 3, 5, bidirectional=True))
     v, lengths = torch.randn(7, 6, 3, dtype=torch.float64), torch.tensor([3, 5, 0, 1, 5, 4, 2])
@@ -286,8 +284,8 @@ def test_on_a_gpu_steps_take_all_sentences_and_the_states_are_the_same(cell, mon
         same(all_rows, plain)
 
 
-def test_a_matrix_has_one_gradient_product_however_long_the_loop():
-    """And none of the products has rows for padding."""
+def test_matrix_has_one_gradient_product_for_the_whole_loop():
+    """No product has rows for padding."""
     width = 7
     model = Recurrent(GRU, 3, width, bidirectional=True)
     with Products() as seen:
@@ -301,7 +299,7 @@ def test_a_matrix_has_one_gradient_product_however_long_the_loop():
     assert of_state == [2] * 4 + [1] * 5 + [width]  # the last one is the gradient's
 
 
-def test_a_loops_graph_is_freed_without_the_garbage_collector():
+def test_graph_of_a_loop_is_freed_without_the_garbage_collector():
     gc.collect()
     gc.disable()
     try:

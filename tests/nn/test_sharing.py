@@ -1,4 +1,4 @@
-"""Which distinct layer each layer uses, as the figures of Takase & Kiyono show it."""
+"""The distinct layer that each layer uses, as in the figures of Takase & Kiyono 2023."""
 
 import pytest
 
@@ -24,7 +24,7 @@ FIGURES = [
 
 
 @pytest.mark.parametrize(("share", "distinct", "layers", "expected"), FIGURES)
-def test_layers_use_the_layers_of_the_figures(share, distinct, layers, expected):
+def test_layers_use_distinct_layers_as_in_the_figures(share, distinct, layers, expected):
     found = [distinct_layer(i, layers, distinct, share) + 1 for i in range(layers)]
     assert "".join(map(str, found)) == expected
 
