@@ -1,5 +1,5 @@
-"""The models that the contract checks: every variant, some of their settings, and two models outside
-the package.
+"""The models that the contract checks: every variant, some of their settings, and two models
+outside the package.
 """
 
 from nmtkit import trust

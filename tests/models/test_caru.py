@@ -458,8 +458,8 @@ def test_gradients_in_a_capture_follow_the_changed_weights(variant):
 
 
 def test_backward_keeps_no_tensor_of_every_pair_of_positions(autograd_keeps_everything):
-    """Kept tensors would have T times as many numbers as a sentence has positions. They are computed
-    again.
+    """Kept tensors would have T times as many numbers as a sentence has positions. They are
+    computed again.
     """
     model, batch = (
         small(dtype=torch.float32).train(),

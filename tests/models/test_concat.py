@@ -1,4 +1,6 @@
-"""Concatenation: context and source are read as one source; nothing else differs from the Transformer."""
+"""Concatenation: context and source are read as one source; nothing else differs from the
+Transformer.
+"""
 
 import dataclasses
 

@@ -1,4 +1,5 @@
-"""The context-aware Transformer (Voita et al. 2018): size, equations loop by loop, captured names."""
+"""The context-aware Transformer (Voita et al. 2018): size, equations loop by loop, captured names.
+"""
 
 from functools import partial
 
@@ -16,8 +17,8 @@ BASELINE = "transformer"
 
 
 def count(s, v):
-    """Return the Transformer's parameters, a layer for the context, the attention to it and the gate,
-    and with pre-norm a norm of the context's states.
+    """Return the Transformer's parameters, a layer for the context, the attention to it and the
+    gate, and with pre-norm a norm of the context's states.
     """
     d, (attention, feed_forward) = s.d_model, test_transformer.sublayers(s)
     layer, gate = attention + feed_forward + 2 * 2 * d, 2 * d * d + d

@@ -88,7 +88,9 @@ def test_sentences_with_0_to_3_contexts_equal_the_slow_equations(variant, values
     ],
 )
 def test_each_context_is_encoded_once(variant, values, expected):
-    """Each of two contexts is encoded and projected to keys and values once, for all four sentences."""
+    """Each of two contexts is encoded and projected to keys and values once, for all four
+    sentences.
+    """
     model, rows = built(variant, values), {}
     for name in expected:
         model.get_submodule(name).register_forward_hook(

@@ -1,5 +1,5 @@
-"""Properties of every model, checked through `encode`, `decode` and `logits` only: for all variants,
-some of their settings, and two models outside the package.
+"""Properties of every model, checked through `encode`, `decode` and `logits` only: for all
+variants, some of their settings, and two models outside the package.
 """
 
 import dataclasses
@@ -301,7 +301,8 @@ def test_10_row_without_source_tokens_stays_finite(case, dtype):
 
 
 def test_11_variant_without_its_idea_equals_its_baseline(case):
-    """The variant's test file names its baseline and checks this, unless it is a baseline itself."""
+    """The variant's test file names its baseline and checks this, unless it is a baseline itself.
+    """
     facts = oracle(case)
     assert facts.BASELINE in {None, *VARIANTS}
     if facts.BASELINE is None:
@@ -404,8 +405,8 @@ def test_17_every_dropout_changes_the_result(plain_case):
 
 
 def test_18_word_left_out_is_a_vector_of_zeros(case):
-    """Word dropout marks words of source and decoder input with -1. The slow form sets their rows of
-    the tables to zero.
+    """Word dropout marks words of source and decoder input with -1. The slow form sets their rows
+    of the tables to zero.
     """
     model = case.build()
     tables = word_tables(model)

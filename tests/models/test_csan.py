@@ -23,8 +23,8 @@ count = test_transformer.count  # no new parameters
 
 
 def area(query, head, positions, heads, s):
-    """Return the (position, head) pairs that a query of a head sees: no padding, and no head before the
-    first or after the last.
+    """Return the (position, head) pairs that a query of a head sees: no padding, and no head before
+    the first or after the last.
     """
     return [
         (t, h)

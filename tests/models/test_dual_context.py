@@ -27,8 +27,8 @@ def replaced(s, in_encoder):
 
 
 def count(s, v):
-    """Return the parameters of Eqs. 6-9: the local unit and its norm, q, k and v of both units and W_z, in
-    place of q, k, v and output.
+    """Return the parameters of Eqs. 6-9: the local unit and its norm, q, k and v of both units and
+    W_z, in place of q, k, v and output.
     """
     d, f = s.d_model, s.kernel_size
     bias = 1 if s.attn_bias else 0
@@ -194,7 +194,8 @@ def test_both_units_are_computed_in_one_attention(monkeypatch):
 
 
 def test_local_and_global_heads_are_captured_under_two_names():
-    """The first H heads read the local summaries: with local keys of zero their weights are even."""
+    """The first H heads read the local summaries: with local keys of zero their weights are even.
+    """
     settings = DualContextSettings(d_model=8, heads=2, dropout=0.0, attn_bias=False)
     module = DualContextAttention(settings, before=1).double().eval()
     module.name = "here"

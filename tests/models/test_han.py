@@ -1,4 +1,5 @@
-"""Hierarchical attention networks (Miculicich et al. 2018): size, equations word by word, contexts."""
+"""Hierarchical attention networks (Miculicich et al. 2018): size, equations word by word, contexts.
+"""
 
 import dataclasses
 from functools import partial
@@ -28,8 +29,8 @@ BASELINE = "transformer"
 
 
 def count(s, v):
-    """Return the Transformer's parameters and, for each side, two attentions, a feed-forward layer, a gate
-    and five norms.
+    """Return the Transformer's parameters and, for each side, two attentions, a feed-forward layer,
+    a gate and five norms.
     """
     d, (attention, feed_forward) = s.d_model, test_transformer.sublayers(s)
     side = 2 * attention + feed_forward + 2 * d * d + d + 5 * 2 * d
@@ -60,7 +61,8 @@ class Slow(test_transformer.Slow):
 
 
 def slow_logits(weights, s, src, tgt_in, contexts=()):
-    """Contexts are source ids, or pairs of source ids and decoder input if the decoder reads them."""
+    """Contexts are source ids, or pairs of source ids and decoder input if the decoder reads them.
+    """
     slow = Slow(weights, s)
     memories = [slow.encode(context if s.side == "encoder" else context[0]) for context in contexts]
     states = slow.encode(src)
@@ -151,8 +153,8 @@ def test_packed_row_and_contexts_share_an_encoder_pass_unless_contexts_are_const
 @pytest.mark.parametrize("gradients", [True, False])
 @pytest.mark.parametrize("side", ["encoder", "decoder", "joint"])
 def test_context_words_learn_unless_contexts_are_constants(side, gradients):
-    """Words that occur only in contexts have no gradient if contexts are constants. The module that reads
-    the contexts always learns.
+    """Words that occur only in contexts have no gradient if contexts are constants. The module that
+    reads the contexts always learns.
     """
     sentences = contract.pairs(count=2)
     batch = batch_of(ONE, TWO, rows=[[], [1, 0]], sentences=sentences)
@@ -176,7 +178,9 @@ def test_context_words_learn_unless_contexts_are_constants(side, gradients):
 
 
 def test_only_decoder_contexts_read_target_sides():
-    """Exchanged target sides change the results of sentences with contexts, on the decoder side only."""
+    """Exchanged target sides change the results of sentences with contexts, on the decoder side
+    only.
+    """
     batch = batch_of(ONE, TWO, rows=[[], [1], [0, 1], [0]])
     context = batch.context
     turned = {"tgt_in": context.tgt_in.flip(0), "tgt_lengths": context.tgt_lengths.flip(0)}

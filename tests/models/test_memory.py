@@ -1,5 +1,5 @@
-"""The associated memory (Jiang et al. 2019, as read in nmtkit/models/readings.md): size, equations word
-by word, contexts.
+"""The associated memory (Jiang et al. 2019, as read in nmtkit/models/readings.md): size, equations
+word by word, contexts.
 """
 
 import math
@@ -24,7 +24,9 @@ BASELINE = "transformer"
 
 
 def count(s, v):
-    """Return the parameters, with one bias in each GRU (Cho et al. 2014) where the audit has torch's six."""
+    """Return the parameters, with one bias in each GRU (Cho et al. 2014) where the audit has
+    torch's six.
+    """
     d, (attention, feed_forward) = s.d_model, test_transformer.sublayers(s)
     layer = attention + feed_forward + 2 * 2 * d
     h = d // 2
@@ -66,8 +68,8 @@ class Slow(test_transformer.Slow):
         return states
 
     def read_context(self, ids):
-        """Section 3.3: one recurrent layer over embeddings; or embeddings with positions, and as many layers
-        as the source has.
+        """Section 3.3: one recurrent layer over embeddings; or embeddings with positions, and as
+        many layers as the source has.
         """
         table, kind, part = "src_embedder.table.weight", self.s.context_encoder, "memory.encoder"
         plain = [[self.s.d_model**0.5 * a for a in self.get(table)[i]] for i in ids]
@@ -174,7 +176,9 @@ def test_context_weights_are_a_softmax_of_mean_scores():
 
 
 def test_batch_memory_in_training_reads_all_contexts_of_the_batch():
-    """Fewer contexts in the batch change the result; a sentence without context stays the Transformer's."""
+    """Fewer contexts in the batch change the result; a sentence without context stays the
+    Transformer's.
+    """
     model = contract.Case("amn").build(memory_scope="batch").train()
     logits = lambda *texts, rows: contract.full(model, batch_of(*texts, rows=rows))  # noqa: E731
     expected = logits(ONE, TWO, THREE, rows=[[2], [], [0], [1]])

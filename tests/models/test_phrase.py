@@ -1,5 +1,5 @@
-"""Source phrase representations (Xu et al. 2020): sizes of the paper, equations phrase by phrase, cuts
-into phrases.
+"""Source phrase representations (Xu et al. 2020): sizes of the paper, equations phrase by phrase,
+cuts into phrases.
 """
 
 import dataclasses
@@ -29,8 +29,8 @@ BASELINE = "transformer"
 
 
 def count(s, v):
-    """Return the Transformer's parameters, an attention, a combiner and a norm in every layer, L + 1
-    generators, and the weights of the mixtures.
+    """Return the Transformer's parameters, an attention, a combiner and a norm in every layer, L +
+    1 generators, and the weights of the mixtures.
     """
     d, h = s.d_model, s.combiner_hidden or 3 * s.d_model
     sublayer = test_transformer.sublayers(s)[0] + 2 * d * h + h + h * d + d + 2 * d
@@ -43,8 +43,8 @@ def count(s, v):
 
 
 def cut(n):
-    """Return the phrases of the paper for a sentence of n tokens, as (start, end): ceil(n / 6) tokens, but
-    3 to 8 (Xu et al. 2020, section 3.1).
+    """Return the phrases of the paper for a sentence of n tokens, as (start, end): ceil(n / 6)
+    tokens, but 3 to 8 (Xu et al. 2020, section 3.1).
     """
     size = max(min(8, math.ceil(n / 6)), 3)
     return [(start, min(start + size, n)) for start in range(0, n, size)]
@@ -133,7 +133,9 @@ def slow_logits(weights, s, src, tgt_in, spans=None):
 
 
 def without_idea(case):
-    """Without the phrase sublayers and their norms, the model is the Transformer of the same weights."""
+    """Without the phrase sublayers and their norms, the model is the Transformer of the same
+    weights.
+    """
     model = case.build(embed_norm=False, ta_tokens=False)
     base = contract.transformer_of(model)
     for layer in [*model.encoder, *model.decoder]:
@@ -181,7 +183,9 @@ def test_slow_cut_has_the_golden_sizes():
 
 
 def as_spans(phrases, row, rows):
-    """Return the phrases of one sentence as (start, end), and check that all tensors of the cut agree."""
+    """Return the phrases of one sentence as (start, end), and check that all tensors of the cut
+    agree.
+    """
     spans, width = [], phrases.tokens.size(1)
     number = len(phrases.tokens) // rows
     for phrase in range(row * number, (row + 1) * number):

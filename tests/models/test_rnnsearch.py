@@ -1,4 +1,5 @@
-"""RNNSearch (Bahdanau et al. 2015, appendix A): size, equations step by step, memory of the source."""
+"""RNNSearch (Bahdanau et al. 2015, appendix A): size, equations step by step, memory of the source.
+"""
 
 import pytest
 import torch
@@ -16,7 +17,9 @@ BASELINE = None  # it is one itself
 
 
 def count(s, v):
-    """Return the formula of reference/parameter_counts.py, with alignment width and ties as settings."""
+    """Return the formula of reference/parameter_counts.py, with alignment width and ties as
+    settings.
+    """
     e, h, a = s.d_embedding, s.d_hidden, s.d_alignment or s.d_hidden
     encoder = 2 * (3 * (e * h + h * h) + h)
     attention = 2 * h * a + h * a + a

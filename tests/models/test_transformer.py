@@ -52,8 +52,8 @@ LAYER = re.compile(r"(encoder|decoder|generators|memory\.encoder\.layers)\.(\d+)
 
 
 def with_shared(weights, s):
-    """Return weights in which each layer has the weights of the first layer that shares with it, for all
-    names that this layer has.
+    """Return weights in which each layer has the weights of the first layer that shares with it,
+    for all names that this layer has.
     """
 
     def first(name):
@@ -172,7 +172,9 @@ def slow_logits(weights, s, src, tgt_in, slow_class=Slow):
 
 
 def check_sentences_beside_others(model, slow_class, longest):
-    """Compare sentences of 1 and 2 words and the longest (src, tgt) in one padded batch with the slow form."""
+    """Compare sentences of 1 and 2 words and the longest (src, tgt) in one padded batch with the
+    slow form.
+    """
     weights, sentences = contract.numbers(model), [([3], [4]), ([5, 6], [7, 8, 9]), longest]
     together = contract.full(model, contract.collate(sentences, more=2))
     for i, (src, tgt) in enumerate(sentences):

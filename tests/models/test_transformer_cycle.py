@@ -1,4 +1,6 @@
-"""Transformer Cycle (Takase & Kiyono 2021): layers that share parameters, in all Transformer variants."""
+"""Transformer Cycle (Takase & Kiyono 2021): layers that share parameters, in all Transformer
+variants.
+"""
 
 import pytest
 import torch
@@ -16,7 +18,8 @@ count, slow_logits = test_transformer.count, test_transformer.slow_logits
 
 
 def without_idea(case):
-    """The model equals a Transformer whose layers have equal numbers in place of shared parameters."""
+    """The model equals a Transformer whose layers have equal numbers in place of shared parameters.
+    """
     model = case.build()
     base = contract.transformer_of(model)
     assert count_parameters(base) > count_parameters(model)
@@ -130,7 +133,9 @@ def test_incompatible_settings_are_refused(variant, values, message):
 
 
 def test_extra_part_of_one_layer_is_not_shared():
-    """In context-aware, the last layer shares self-attention and feed-forward, not attention to context."""
+    """In context-aware, the last layer shares self-attention and feed-forward, not attention to
+    context.
+    """
     values = {"encoder_layers": 4, "decoder_layers": 2, "distinct_layers": 2, "share": "cycle"}
     model = contract.Case("context-aware").build(**values)
     last, same = model.encoder[3], model.encoder[1]

@@ -1,5 +1,5 @@
-"""Additive attention (Bahdanau et al. 2015) against its equation, and its forms in Im & Chan 2024: a
-bias, bounded scores, L1(exp(Nx)).
+"""Additive attention (Bahdanau et al. 2015) against its equation, and its forms in Im & Chan 2024:
+a bias, bounded scores, L1(exp(Nx)).
 """
 
 import pytest
@@ -28,8 +28,8 @@ def test_l1_exp_nx_gives_the_golden_weights(scale, expected):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_l1_exp_nx_with_large_scores_is_stable(dtype):
-    """N = 100 and scores up to 60: exp(6000) overflows. Weights follow from differences of scores; the
-    gradient is N α (δ - α).
+    """N = 100 and scores up to 60: exp(6000) overflows. Weights follow from differences of scores;
+    the gradient is N α (δ - α).
     """
     scores = torch.tensor([[[60.0, 59.99, -60.0, 60.0, 7.0]]], dtype=dtype, requires_grad=True)
     mask = additive(visible_positions(torch.tensor([4]), 5), dtype)

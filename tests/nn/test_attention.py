@@ -95,7 +95,9 @@ def test_packed_batch_equals_the_slow_attention(causal):
 
 @pytest.mark.parametrize("path", ["training", "validation", "search"])
 def test_softmax_stays_in_float32_under_bfloat16(path):
-    """bfloat16 rounds scores around 60 to multiples of a quarter; the weights are exact all the same."""
+    """bfloat16 rounds scores around 60 to multiples of a quarter; the weights are exact all the
+    same.
+    """
     q, k, v = (t.detach() for t in tensors(2, 6, 2, 6, dtype=torch.bfloat16))
     q[..., 0], k[..., 0] = 10, 10  # what all scores of a query have in common
     exact = attention(q.double(), k.double(), v.double(), causal=True)

@@ -1,9 +1,10 @@
-"""The kernels of a GPU beside the equations. Without a GPU, Triton's interpreter runs them on a CPU,
-in float32 and float16: it has no products of bfloat16.
+"""GPU kernels against equations. Without a GPU, Triton's interpreter runs them on a CPU, in float32
+and float16: it cannot multiply bfloat16.
 """
 
 import importlib
 import itertools
+from collections import Counter
 from types import SimpleNamespace
 
 import numpy as np
@@ -37,8 +38,8 @@ DROPOUT = pytest.mark.parametrize("p", [0.0, 0.3])
 
 @pytest.fixture(autouse=True)
 def small_batches(monkeypatch):
-    """Triton's interpreter runs one program after the other: on a CPU, batches of few shapes have
-    8 rows of 8 positions, not 64 of 32.
+    """Use small batches of few shapes on a CPU, 8 rows of 8 positions instead of 64 of 32: Triton's
+    interpreter runs one program after the other.
     """
     if not ON_GPU:
         monkeypatch.setattr(packing, "LEAST_ROWS", 8)
@@ -50,11 +51,21 @@ def numbers(*shape, dtype=WIDE):
 
 
 def near(value, right, dtype):
-    """True numbers, rounded once or a few times."""
+    """Check a number type, and that the numbers are right up to a few roundings."""
     assert value.dtype == dtype
     value, right = value.detach().double(), right.detach().double()
     error = float((value - right).abs().max() / right.abs().max().clamp(min=1e-30))
     assert error < (3e-6 if dtype == WIDE else 2**-7), error
+
+
+def all_near(values, rights, *dtypes):
+    for value, right, dtype in zip(values, rights, dtypes, strict=True):
+        near(value, right, dtype)
+
+
+def exactly(*tensors):
+    """Return copies in float64 with gradients of their own."""
+    return [tensor.detach().double().requires_grad_() for tensor in tensors]
 
 
 def begin_draws():
@@ -79,8 +90,8 @@ def gradients(outputs, seeds, inputs):
         *((1, "not", NARROW), (32, "sentences", NARROW), (150, "not", NARROW)),
     ],
 )
-def test_attention_of_few_queries(width, queries, keys, masked, dtype):
-    """Keys whose place is in a longer buffer; numbers that are hidden are any."""
+def test_attention_of_few_queries_equals_the_equation(width, queries, keys, masked, dtype):
+    """Keys lie in a longer buffer. Hidden numbers may be anything."""
     torch.manual_seed(1)
     heads = 2 if ON_GPU or keys < 100 else 1  # the interpreter takes them one after the other
     q = numbers(3, queries, heads, width, dtype=dtype).detach().transpose(1, 2)
@@ -107,7 +118,7 @@ def test_attention_of_few_queries(width, queries, keys, masked, dtype):
 
 
 def places(causal):
-    """Sentences of the queries and of the keys, and sentences of <pad> that one side lacks."""
+    """Return positions of queries and of keys in sentences, some of which only one side has."""
     src, tgt = np.array([30, 1, 62, 9, 4]), np.array([17, 40, 1, 70])
     src, tgt = (tgt, tgt) if causal else (src, tgt)
     found = segments(src, tgt, few_shapes=True)
@@ -118,7 +129,7 @@ def places(causal):
 
 
 def sees(queries, keys, causal):
-    """Whether each query sees each key, (T, S)."""
+    """Return which keys each query sees, (T, S)."""
     of_query, of_key = (side.cells // side.positions.size(1) for side in (queries, keys))
     seen = of_query[:, None] == of_key
     return seen.tril() if causal else seen
@@ -132,55 +143,51 @@ def weights_of(q, k, seen):
 @TYPES
 @pytest.mark.parametrize("width", [8, 24, 64, 80])
 @pytest.mark.parametrize("causal", [False, True])
-def test_attention_within_sentences(causal, width, dtype):
+def test_attention_within_sentences_equals_the_equation(causal, width, dtype):
     queries, keys = places(causal)
     count = int(queries.offsets[4])  # queries that see a key
     q, k, v = (numbers(len(s.cells), 3, width, dtype=dtype) for s in (queries, keys, keys))
     context = attention.within_sentences(q, k, v, queries, keys, causal, 0.0)
     seed = torch.randn_like(context)
     found = gradients([context], [seed], (q, k, v))
-    exact = [x.detach().double().requires_grad_() for x in (q, k, v)]
+    exact = exactly(q, k, v)
     weights = weights_of(*exact[:2], sees(queries, keys, causal))
     right = torch.einsum("ths,shc->thc", weights[:count], exact[2])
     near(context[:count], right, dtype)
     assert torch.isfinite(context).all()
-    for value, true in zip(found, gradients([right], [seed[:count]], exact), strict=True):
-        near(value, true, dtype)
+    all_near(found, gradients([right], [seed[:count]], exact), *[dtype] * 3)
 
 
-def test_dropout_on_attention_weights():
-    """The same weights are dropped forwards and backwards."""
+def test_attention_drops_the_same_weights_forwards_and_backwards():
     queries, keys = places(False)
     count, width, p = int(queries.offsets[4]), 16, 0.3
     q, k, v = (numbers(len(side.cells), 2, width) for side in (queries, keys, keys))
 
     def dropped(values):
         begin_draws()
-        return attention.within_sentences(q, k, values, queries, keys, False, p)
+        return attention.within_sentences(q, k, values, queries, keys, False, p)[:count]
 
-    columns = -(-len(v) // width) * width
-    one_hot = torch.eye(len(v), columns, device=DEVICE)[:, None].expand(-1, 2, -1)
-    found = torch.cat([dropped(part.contiguous()) for part in one_hot.split(width, -1)], dim=-1)
-    found = found[..., : len(v)]
-    exact = [x.detach().double().requires_grad_() for x in (q, k, v)]
-    weights = weights_of(*exact[:2], sees(queries, keys, False))[:count]
-    kept = (found[:count] > 0).double()
-    seen = weights > 0
+    # With one-hot values the context is the weights.
+    one_hot = torch.eye(len(v), -(-len(v) // width) * width, device=DEVICE)
+    parts = one_hot[:, None].expand(-1, 2, -1).split(width, -1)
+    weights = torch.cat([dropped(part.contiguous()) for part in parts], -1)[..., : len(v)]
+    exact = exactly(q, k, v)
+    right = weights_of(*exact[:2], sees(queries, keys, False))[:count]
+    kept, seen = (weights > 0).double(), right > 0
     assert 0.66 < kept[seen].mean() < 0.74
     assert not torch.equal(kept[:, 0][seen[:, 0]], kept[:, 1][seen[:, 1]])  # of two heads
-    near(found[:count], weights * kept / (1 - p), WIDE)
-    context, right = dropped(v), torch.einsum("ths,shc->thc", weights * kept / (1 - p), exact[2])
-    near(context[:count], right, WIDE)
-    seed = torch.randn_like(right).float()
-    begin_draws()
-    values = gradients([context[:count]], [seed], (q, k, v))
-    for value, true in zip(values, gradients([right], [seed], exact), strict=True):
-        near(value, true, WIDE)
+    right = right * kept / (1 - p)
+    near(weights, right, WIDE)
+    context, right = dropped(v), torch.einsum("ths,shc->thc", right, exact[2])
+    near(context, right, WIDE)
+    seed = torch.randn_like(context)
+    found = gradients([context], [seed], (q, k, v))
+    all_near(found, gradients([right], [seed], exact), *[WIDE] * 3)
 
 
 @pytest.mark.parametrize("own", [True, False])
-def test_gradients_that_lie_side_by_side_are_not_copied(own, monkeypatch):
-    """Of self-attention, whose queries are a part too, and of attention to a source."""
+def test_side_by_side_gradients_are_not_copied(own, monkeypatch):
+    """In self-attention, queries are a part too; in attention to a source, only keys and values."""
     stack, stacked = torch.stack, []
     monkeypatch.setattr(torch, "stack", lambda *x: (stacked.append(1), stack(*x))[1])
     queries, keys = places(own)
@@ -203,13 +210,13 @@ def test_gradients_that_lie_side_by_side_are_not_copied(own, monkeypatch):
 
 
 @pytest.mark.parametrize("rows, steps", [(0, 3), (1, 0)])
-def test_gradients_of_no_positions(rows, steps):
+def test_parts_of_no_positions_have_empty_gradients(rows, steps):
     x = numbers(rows, steps, 2, 2, 16)
     k, v = attention.parts(x)
     assert torch.autograd.grad((k + v).sum(), x)[0].shape == x.shape
 
 
-def test_heads_wider_than_a_block_of_keys():
+def test_attention_kernel_fits_heads_of_equal_width_up_to_128():
     assert attention.fits(torch.empty(1, 128, dtype=NARROW), torch.empty(1, 128, dtype=NARROW))
     assert not attention.fits(torch.empty(1, 136, dtype=NARROW), torch.empty(1, 136, dtype=NARROW))
     assert not attention.fits(torch.empty(1, 8, dtype=NARROW), torch.empty(1, 16, dtype=NARROW))
@@ -228,53 +235,42 @@ def layer():
 
 @TYPES
 @DROPOUT
-def test_a_residual_norm(layer, p, dtype, monkeypatch):
+def test_residual_norm_equals_the_equation(layer, p, dtype, monkeypatch):
     monkeypatch.setattr(norm, "PROGRAMS", 3)  # each sums over several rows
     x, y = numbers(5, 130, 24), numbers(5, 130, 24, dtype=dtype)
-    narrow = None if dtype == WIDE else dtype
     begin_draws()
-    result, rounded = norm.residual_norm(x, y, layer, p, True, narrow)
-    outputs = [result] if narrow is None else [result, rounded]
+    result, rounded = norm.residual_norm(x, y, layer, p, True, None if dtype == WIDE else dtype)
+    outputs = [result] if dtype == WIDE else [result, rounded]
     seeds = [torch.randn_like(output) for output in outputs]
-    weights = layer.weight, layer.bias
-    found = gradients(outputs, seeds, (x, y, *weights))
+    inputs = x, y, layer.weight, layer.bias
+    found = gradients(outputs, seeds, inputs)
     kept = (found[1] != 0).double() / (1 - p)
     assert not p or not torch.equal(kept[0, 0], kept[0, 1])  # of two rows
     assert float(kept.mean()) == pytest.approx(1, abs=0.05)
-    exact = [t.detach().double().requires_grad_() for t in (x, y, *weights)]
+    exact = exactly(*inputs)
     total = exact[0] + exact[1] * (kept if p else 1)
     right = nn.functional.layer_norm(total, [24], *exact[2:], layer.eps)
-    near(result, right, WIDE)
-    for output in outputs:
-        near(output, right, output.dtype)
-    values = gradients([right] * len(seeds), seeds, exact)
-    for value, true, of in zip(found, values, (WIDE, dtype, WIDE, WIDE), strict=True):
-        near(value, true, of)
+    all_near(outputs, [right] * len(outputs), WIDE, *[dtype] * (len(outputs) - 1))
+    all_near(found, gradients([right] * len(seeds), seeds, exact), WIDE, dtype, WIDE, WIDE)
 
 
 @DROPOUT
-def test_a_residual_norm_of_which_one_result_is_used(layer, p):
+def test_residual_norm_has_the_same_gradient_from_either_result(layer, p):
     x, y = numbers(7, 24), numbers(7, 24, dtype=NARROW)
-
-    def results():
+    seed, found = torch.randn(7, 24, device=DEVICE).to(NARROW), []
+    for i in range(2):
         begin_draws()
-        return norm.residual_norm(x, y, layer, p, True, NARROW)
-
-    seed = torch.randn(7, 24, device=DEVICE).to(NARROW)
-    inputs = x, y, layer.weight, layer.bias
-    for value, right in zip(
-        gradients(results()[:1], [seed], inputs),
-        gradients(results()[1:], [seed], inputs),
-        strict=True,
-    ):
+        result = norm.residual_norm(x, y, layer, p, True, NARROW)[i]
+        found.append(gradients([result], [seed], (x, y, layer.weight, layer.bias)))
+    for value, right in zip(*found, strict=True):
         torch.testing.assert_close(value, right)
 
 
-def test_a_norm_alone_in_16_bits(layer):
+def test_norm_without_residual_returns_16_bits(layer):
     x = numbers(7, 24)
     nothing, rounded = norm.residual_norm(x, None, layer, 0.0, False, NARROW)
     assert nothing is None
-    exact = x.detach().double().requires_grad_()
+    (exact,) = exactly(x)
     right = nn.functional.layer_norm(
         exact, [24], layer.weight.double(), layer.bias.double(), layer.eps
     )
@@ -289,7 +285,7 @@ def test_a_norm_alone_in_16_bits(layer):
 @TYPES
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("classes", [7, 40])
-def test_the_loss_and_its_gradient(classes, smoothing, dtype, monkeypatch):
+def test_loss_and_gradient_equal_the_equation(classes, smoothing, dtype, monkeypatch):
     monkeypatch.setattr(loss, "BLOCK", 16)
     logits, targets = (
         (3 * numbers(9, classes)).detach().to(dtype),
@@ -303,8 +299,8 @@ def test_the_loss_and_its_gradient(classes, smoothing, dtype, monkeypatch):
     near(logits, exact[1], dtype)
 
 
-def test_a_class_that_is_forbidden(monkeypatch):
-    """Its logit is -inf; a block may have no other class."""
+def test_loss_with_forbidden_classes_equals_the_equation(monkeypatch):
+    """Their logits are -inf; a block may have no other class."""
     monkeypatch.setattr(loss, "BLOCK", 4)
     logits = numbers(3, 10).detach()
     logits[:, :5] = -torch.inf
@@ -320,7 +316,7 @@ def test_a_class_that_is_forbidden(monkeypatch):
 
 @TYPES
 @pytest.mark.parametrize("width", [6, 200])
-def test_the_gradient_of_a_bias(width, dtype, monkeypatch):
+def test_bias_gradient_is_the_sum_over_rows(width, dtype, monkeypatch):
     monkeypatch.setattr(affine, "PROGRAMS", 3)  # each sums over several rows
     y, bias = numbers(150, width, dtype=dtype), numbers(width)
     for _ in range(2):  # a kernel leaves the counters at 0
@@ -331,8 +327,8 @@ def test_the_gradient_of_a_bias(width, dtype, monkeypatch):
         near(found[1], seed.double().sum(0), WIDE)
 
 
-def test_the_gradient_of_a_bias_from_some_columns_of_a_gradient():
-    """As of one part of a concatenation: nothing is copied."""
+def test_bias_gradient_reads_some_columns_without_a_copy():
+    """As of one part of a concatenation."""
     y, bias, seed = numbers(150, 24), numbers(24), numbers(150, 70).detach()[:, 30:54]
     found = gradients([affine.biased(y + 0, bias)], [seed], (y, bias))
     near(found[1], seed.double().sum(0), WIDE)
@@ -344,22 +340,21 @@ def test_the_gradient_of_a_bias_from_some_columns_of_a_gradient():
 
 
 @TYPES
-def test_relu_of_an_affine_map(dtype):
+def test_relu_of_affine_map_equals_the_equation(dtype):
     x, weight, bias = numbers(150, 24, dtype=dtype), numbers(40, 24, dtype=dtype), numbers(40)
     out = affine.relu_of_affine(x, weight, bias, bias.detach().to(dtype))
     seed = torch.randn_like(out)
     found = gradients([out], [seed], (x, weight, bias))
-    exact = [t.detach().double().requires_grad_() for t in (x, weight, bias)]
+    exact = exactly(x, weight, bias)
     right = (exact[0] @ exact[1].t() + exact[2]).relu()
     near(out, right, dtype)
-    # Of numbers near 0 one may have been rounded to 0.
+    # Numbers near 0 may have been rounded to 0.
     true = gradients([right], [seed.double() * (out > 0)], exact)
-    for value, gradient, kind in zip(found, true, (dtype, dtype, WIDE), strict=True):
-        near(value, gradient, kind)
+    all_near(found, true, dtype, dtype, WIDE)
 
 
 @TYPES
-def test_the_sigmoid_of_an_affine_map(dtype):
+def test_sigmoid_of_biased_product_equals_the_equation(dtype):
     y, bias = numbers(150, 40, dtype=dtype), numbers(40)
     out = affine.biased(y + 0, bias, True)
     seed = torch.randn_like(out)
@@ -388,64 +383,59 @@ def adaptive_step(x, p, h):
     return (1 - gate) * h + gate * (x + n).tanh()
 
 
+STEPS = {"gru": (3, gru_step), "adaptive": (2, adaptive_step)}
+"""Blocks of the inputs, and the equation, of each cell."""
+
+
 @TYPES
 @pytest.mark.parametrize(("shape", "width"), [((5,), 24), ((2, 3), 7), ((2, 1), 130)])
-def test_a_step_of_a_recurrent_cell(shape, width, dtype):
-    """Also of some rows of the inputs of several cells side by side."""
+@pytest.mark.parametrize("cell", STEPS)
+def test_cell_step_equals_the_equation(cell, shape, width, dtype):
+    """The inputs are some rows of the inputs of several cells side by side."""
     torch.manual_seed(3)
-    h, p, matrix = (
-        numbers(*shape, width),
-        numbers(*shape, 2 * width, dtype=dtype),
-        numbers(width, width),
-    )
-    longer = (*shape[:-1], shape[-1] + 2)
-    for name, blocks, slow in (("gru", 3, gru_step), ("adaptive", 2, adaptive_step)):
-        whole = numbers(*longer, blocks * width)
-        x, more = whole[..., 1:-1, :], ()
-        if name == "gru":
-            more = (lambda kept: kept @ matrix.to(kept.dtype),)
-        new, copy = getattr(cells, name)(x, h, p, *more)
-        seeds = torch.randn_like(new), torch.randn_like(copy)
-        inputs = whole, p, h
-        found = gradients([new, copy], seeds, inputs)
-        exact = [t.detach().double().requires_grad_() for t in inputs]
-        if name == "gru":
-            more = (lambda kept: kept @ matrix.detach().double(),)
-        right = slow(exact[0][..., 1:-1, :], *exact[1:], *more)
-        near(new.to(dtype), right, dtype)
-        near(copy, right, dtype)
-        true = gradients([right, right], seeds, exact)
-        for value, gradient in zip(found, true, strict=True):
-            near(value.to(dtype), gradient, dtype)
+    blocks, slow = STEPS[cell]
+    h, p = numbers(*shape, width), numbers(*shape, 2 * width, dtype=dtype)
+    matrix = numbers(width, width).detach()
+    x = numbers(*shape[:-1], shape[-1] + 2, blocks * width)
+    candidate = [lambda kept: kept @ matrix.to(kept.dtype)] if cell == "gru" else []
+    new, copy = getattr(cells, cell)(x[..., 1:-1, :], h, p, *candidate)
+    seeds = torch.randn_like(new), torch.randn_like(copy)
+    found = gradients([new, copy], seeds, (x, p, h))
+    exact = exactly(x, p, h)
+    right = slow(exact[0][..., 1:-1, :], *exact[1:], *candidate)
+    near(new.to(dtype), right, dtype)
+    near(copy, right, dtype)
+    true = gradients([right, right], seeds, exact)
+    all_near([value.to(dtype) for value in found], true, *[dtype] * 3)
 
 
 @TYPES
 @pytest.mark.parametrize("inverted", [False, True])
-@pytest.mark.parametrize("cell", ["gru", "adaptive"])
-def test_a_step_of_a_cell_for_all_positions(cell, inverted, dtype, kernels):
-    """Input or history are the same at every position; rounded once."""
+@pytest.mark.parametrize("cell", STEPS)
+def test_refined_states_equal_a_cell_step_at_each_position(cell, inverted, dtype, kernels):
+    """Input or history are the same at every position; results are rounded once."""
     torch.manual_seed(4)
-    batch, positions, width, blocks = 2, 3, 20, 3 if cell == "gru" else 2
-    one, all_ = (batch, 1, 1), (batch, 1, positions)
-    of_input, of_history = (all_, one) if inverted else (one, all_)
-    x = numbers(*of_input, blocks * width)
+    batch, positions, width = 2, 3, 20
+    sizes = [(batch, 1, 1), (batch, 1, positions)]
+    of_input, of_history = reversed(sizes) if inverted else sizes
+    x = numbers(*of_input, STEPS[cell][0] * width)
     h, p = (numbers(*of_history, n * width) for n in (1, 2))
-    matrix = numbers(width, width)
-    candidate = {"gru": lambda kept: kept @ matrix.to(kept.dtype), "adaptive": 0.5}[cell]
+    matrix = numbers(width, width).detach()
+    candidate = (lambda kept: kept @ matrix.to(kept.dtype)) if cell == "gru" else 0.5
     g = gpu.refined_states(cell, x, h, p, dtype, candidate)
-    assert g.shape == (*all_, width) and kernels.cells == 1
+    assert g.shape == (batch, 1, positions, width) and kernels["cells"] == 1
     seed = torch.randn_like(g)
     found = gradients([g], [seed], (x, h, p))
-    exact = [t.detach().double().requires_grad_() for t in (x, h, p)]
-    a, b, c = (t.expand(*all_, -1) for t in exact)
+    exact = exactly(x, h, p)
+    a, b, c = (t.expand(batch, 1, positions, -1) for t in exact)
     if cell == "gru":
-        right = gru_step(a, c, b, lambda kept: kept @ matrix.detach().double())
+        right = gru_step(a, c, b, candidate)
     else:
         n, z = c.chunk(2, -1)
         right = adaptive_step(a, torch.cat([n / 2, z], -1), b)
     near(g, right, dtype)
-    for value, gradient in zip(found, gradients([right], [seed], exact), strict=True):
-        near(value.to(dtype), gradient, dtype)
+    found = [value.to(dtype) for value in found]
+    all_near(found, gradients([right], [seed], exact), *[dtype] * 3)
 
 
 # Scores of additive attention
@@ -453,27 +443,28 @@ def test_a_step_of_a_cell_for_all_positions(cell, inverted, dtype, kernels):
 
 @pytest.mark.parametrize(("dtype", "other"), [(WIDE, NARROW), (NARROW, WIDE)], ids=["keys", "q"])
 @pytest.mark.parametrize(("positions", "width"), [(1, 16), (5, 70), (35, 130)])
-def test_scores_of_additive_attention(positions, width, dtype, other):
+def test_additive_scores_equal_the_equation(positions, width, dtype, other):
     """Queries or keys are narrow."""
     torch.manual_seed(5)
-    q, keys = (numbers(2, *n, width, dtype=t) for n, t in (((), dtype), ((positions,), other)))
-    inputs = q, keys, numbers(width)
+    inputs = (
+        numbers(2, width, dtype=dtype),
+        numbers(2, positions, width, dtype=other),
+        numbers(width),
+    )
     out = additive.scores(*inputs, 0.5)
-    q, keys, v = exact = [t.detach().double().requires_grad_() for t in inputs]
+    q, keys, v = exact = exactly(*inputs)
     right = (q[:, None] + keys / 2).tanh() @ v
     near(out, right, WIDE)
     seed = torch.randn_like(out)
-    for value, gradient, x in zip(
-        gradients([out], [seed], inputs), gradients([right], [seed], exact), inputs, strict=True
-    ):
-        near(value, gradient, x.dtype)
+    found = gradients([out], [seed], inputs)
+    all_near(found, gradients([right], [seed], exact), *(x.dtype for x in inputs))
 
 
 # Compiled graphs
 
 
-def test_a_compiled_layer_has_one_graph_for_all_lengths(monkeypatch):
-    """Also the one of the gradient."""
+def test_compiled_attention_has_one_graph_for_all_lengths(monkeypatch):
+    """The gradient has one graph, too."""
     from torch._dynamo.testing import CompileCounterWithBackend  # loading it takes two seconds
 
     monkeypatch.setattr(gpu, "_for", lambda x: package)
@@ -492,90 +483,90 @@ def test_a_compiled_layer_has_one_graph_for_all_lengths(monkeypatch):
     assert graphs.frame_count == 2  # the second has lengths that vary
 
 
-# The door
+# Where kernels are used
 
 
 @pytest.fixture
 def kernels(monkeypatch):
-    """Use the kernels on this device; return how often each one did."""
-    counts = SimpleNamespace(additive=0, affine=0, relu=0, attention=0, cells=0, norm=0, loss=0)
+    """Use the kernels on this device; return how often each kernel computed."""
+    counts = Counter()
 
-    def counted(module, name, count):
-        compute = getattr(module, name)
+    def counting(module, **functions):
+        def counted(compute, name):
+            return lambda *args, **options: counts.update([name]) or compute(*args, **options)
 
-        def wrapped(*args, **options):
-            setattr(counts, count, getattr(counts, count) + 1)
-            return compute(*args, **options)
+        wrapped = {name: counted(getattr(module, name), key) for name, key in functions.items()}
+        return SimpleNamespace(**vars(module) | wrapped)
 
-        return wrapped
-
-    of_additive = SimpleNamespace(
-        fits=additive.fits, scores=counted(additive, "scores", "additive")
+    package = SimpleNamespace(
+        additive=counting(additive, scores="additive"),
+        affine=counting(affine, biased="affine", relu_of_affine="relu"),
+        attention=counting(attention, within_sentences="attention"),
+        cells=counting(cells, gru="cells", adaptive="cells"),
+        norm=counting(norm, residual_norm="norm"),
+        loss=counting(loss, loss_and_gradient="loss"),
     )
-    of_affine = SimpleNamespace(
-        biased=counted(affine, "biased", "affine"),
-        fits=affine.fits,
-        relu_of_affine=counted(affine, "relu_of_affine", "relu"),
-    )
-    of_attention = SimpleNamespace(
-        fits=lambda q, v: q.size(-1) == v.size(-1),
-        within_sentences=counted(attention, "within_sentences", "attention"),
-        parts=attention.parts,
-    )
-    of_norm = SimpleNamespace(fits=norm.fits, residual_norm=counted(norm, "residual_norm", "norm"))
-    of_cells = SimpleNamespace(
-        WIDEST=cells.WIDEST,
-        fits=cells.fits,
-        gru=counted(cells, "gru", "cells"),
-        adaptive=counted(cells, "adaptive", "cells"),
-    )
-    of_loss = SimpleNamespace(loss_and_gradient=counted(loss, "loss_and_gradient", "loss"))
-    found = SimpleNamespace(
-        additive=of_additive,
-        affine=of_affine,
-        attention=of_attention,
-        cells=of_cells,
-        norm=of_norm,
-        loss=of_loss,
-    )
-    monkeypatch.setattr(gpu, "_for", lambda x: found if x.dtype.itemsize <= 4 else None)
+    package.attention.fits = lambda q, v: q.size(-1) == v.size(-1)
+    monkeypatch.setattr(gpu, "_for", lambda x: package if x.dtype.itemsize <= 4 else None)
     return counts
 
 
-def test_kernels_that_do_not_compile_are_left_out(monkeypatch):
-    """Triton needs a C compiler, as late as at the first kernel."""
+@pytest.fixture
+def same(kernels, monkeypatch):
+    """Return a function that checks that tensors of a computation are the same without kernels."""
+
+    def check(compute, rtol=1e-4, atol=1e-6):
+        found = compute()
+        monkeypatch.setattr(gpu, "_for", lambda x: None)
+        for value, right in zip(found, compute(), strict=True):
+            torch.testing.assert_close(value, right, rtol=rtol, atol=atol)
+
+    return check
+
+
+@pytest.fixture
+def unloaded(monkeypatch):
+    """A GPU with kernels that are not loaded yet."""
+    monkeypatch.setattr(gpu, "_kernels", None)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
+    return torch.device("cuda")
+
+
+@pytest.mark.parametrize(
+    ("capability", "reason"), [((9, 0), "Failed to find C compiler."), ((7, 5), "")]
+)
+def test_kernels_that_do_not_compile_are_not_used(unloaded, capability, reason, monkeypatch):
+    """Triton needs a C compiler, as late as at the first kernel. Older GPUs try no kernel."""
 
     def fails(*_):
         raise RuntimeError("Failed to find C compiler.\nmore")
 
-    monkeypatch.setattr(gpu, "_kernels", None)
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
-    with monkeypatch.context() as patch:
-        patch.setattr(gpu, "_try", fails)
-        assert gpu.load_kernels(torch.device("cuda")) == "Failed to find C compiler."
-        assert gpu._kernels is None
-        patch.setattr(torch.cuda, "get_device_capability", lambda _: (7, 5))
-        assert gpu.load_kernels(torch.device("cuda")) == ""
-    monkeypatch.setattr(gpu, "_try", lambda kernels, _: tried(kernels, torch.device(DEVICE)))
-    assert gpu.load_kernels(torch.device("cuda")) == "" and gpu._kernels is not None
+    monkeypatch.setattr(gpu, "_try", fails)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
+    assert gpu.load_kernels(unloaded) == reason and gpu._kernels is None
 
 
-tried = gpu._try
+def test_kernels_that_compile_are_used(unloaded, monkeypatch):
+    try_kernels = gpu._try
+    on_this_device = lambda kernels, _: try_kernels(kernels, torch.device(DEVICE))  # noqa: E731
+    monkeypatch.setattr(gpu, "_try", on_this_device)
+    assert gpu.load_kernels(unloaded) == "" and gpu._kernels is not None
+
+
 ONE_LAYER = {"encoder_layers": 1, "decoder_layers": 1}
 
 
-def same_step(build, batch, monkeypatch):
-    """Compare the losses and the gradients of a training step with those without kernels."""
-    found = []
-    for door in (gpu._for, lambda x: None):
-        monkeypatch.setattr(gpu, "_for", door)
+def training_step(build, batch):
+    """Return a function that computes the losses and gradients of a training step."""
+
+    def compute():
         model = build().train()
         hidden, _ = model.decode(batch.tgt_in, model.encode(batch))
         scale = torch.tensor(0.1, device=DEVICE)
         sums = losses.backward(model.logits, hidden, batch, 0.1, scale, 16)
-        found.append([sums, *(p.grad for p in model.parameters())])
-    for value, right in zip(*found, strict=True):
-        torch.testing.assert_close(value, right, rtol=1e-4, atol=1e-6)
+        return [sums, *(p.grad for p in model.parameters())]
+
+    return compute
 
 
 @pytest.mark.parametrize(
@@ -583,12 +574,12 @@ def same_step(build, batch, monkeypatch):
     [Case("amn", tuple(ONE_LAYER.items())), *map(Case, ("rnnsearch", "caru", "gatt", "gru-inv"))],
     ids=str,
 )
-def test_a_training_step_of_cells_with_kernels_is_one_without(case, kernels, monkeypatch):
-    """In float32; of AMN on a packed batch."""
+def test_recurrent_training_step_is_the_same_with_kernels(case, kernels, same):
+    """In float32; AMN reads a packed batch."""
     make = packed_for if case.build().reads_packed else batch_for
-    batch = make(case.build(), pairs(3, longest=4))
-    same_step(lambda: case.build(dtype=WIDE, dropout=0.0), batch, monkeypatch)
-    assert kernels.cells and bool(kernels.additive) == (case.variant != "amn")
+    batch = make(case.build(), pairs(2, longest=4))
+    same(training_step(lambda: case.build(dtype=WIDE, dropout=0.0), batch))
+    assert kernels["cells"] and bool(kernels["additive"]) == (case.variant != "amn")
 
 
 @pytest.mark.parametrize(
@@ -601,29 +592,27 @@ def test_a_training_step_of_cells_with_kernels_is_one_without(case, kernels, mon
     ],
     ids=str,
 )
-def test_a_training_step_that_kernels_compute_in_part(case, rows, dtype, kernels, monkeypatch):
-    """Several targets for a source, or parameters of 16 bits: as without kernels."""
+def test_training_step_partly_in_kernels_is_the_same(case, rows, dtype, kernels, monkeypatch):
+    """Several targets for a source, or parameters of 16 bits."""
     model, found = case.build(dtype=dtype, dropout=0.0).train(), []
-    batch = batch_for(model, pairs(3, longest=4))
+    batch = batch_for(model, pairs(2, longest=4))
     tgt_in = batch.tgt_in.repeat_interleave(rows, 0)
     for door in (gpu._for, lambda x: None):
         monkeypatch.setattr(gpu, "_for", door)
         hidden, _ = model.decode(tgt_in, model.encode(batch))
-        found.append(
-            [hidden, *torch.autograd.grad(hidden.square().sum(), model.encoder.parameters())]
-        )
-    scale = 1e-4 if dtype == WIDE else 2**-6
+        loss = hidden.square().sum()
+        found.append([hidden, *torch.autograd.grad(loss, model.encoder.parameters())])
     for value, right in zip(*found, strict=True):
         error = (value - right).abs().max() / right.abs().max().clamp(min=1e-30)
-        assert value.dtype == dtype and error < scale
-    assert kernels.cells
+        assert value.dtype == dtype and error < (1e-4 if dtype == WIDE else 2**-6)
+    assert kernels["cells"]
 
 
 @pytest.mark.parametrize(
     ("form", "case"),
     [
         ("post", Case("transformer")),
-        ("pre", Case("transformer")),
+        ("pre", Case("transformer", tuple(ONE_LAYER.items()))),
         ("post", Case("pr", tuple(ONE_LAYER.items()))),
         (
             "post",
@@ -632,31 +621,30 @@ def test_a_training_step_that_kernels_compute_in_part(case, rows, dtype, kernels
     ],
     ids=str,
 )
-def test_a_training_step_with_kernels_is_one_without(form, case, kernels, monkeypatch):
-    """In float32, on a packed batch: losses and gradients of all parameters. pr has keys that nothing
-    reads. HAN has more queries than a row has positions, and contexts that nothing reads.
+def test_transformer_training_step_is_the_same_with_kernels(form, case, kernels, same):
+    """In float32, on a packed batch. pr has keys that no query reads. HAN has more queries than a
+    row has positions, and contexts that no sentence reads.
     """
     batch = packed_for(case.build(), pairs(6), 64, few_shapes=True)
-    same_step(lambda: case.build(dtype=WIDE, dropout=0.0, norm=form), batch, monkeypatch)
-    assert kernels.affine and kernels.attention and kernels.loss
-    assert bool(kernels.norm) == (form == "post")  # pre-norm only rounds to 16 bits
+    same(training_step(lambda: case.build(dtype=WIDE, dropout=0.0, norm=form), batch))
+    assert kernels["affine"] and kernels["attention"] and kernels["loss"]
+    assert bool(kernels["norm"]) == (form == "post")  # pre-norm only rounds to 16 bits
 
 
 @pytest.mark.parametrize("after", [(), ("relu",), ("sigmoid",)])
 @pytest.mark.parametrize("shape", [(8,), (0, 8), (2, 0, 8), (2, 3, 8)])
-def test_an_affine_map_of_any_shape(shape, after, kernels, monkeypatch):
-    """One vector, or none, as torch's layer."""
-    layer, x, found = Linear(8, 6).to(DEVICE), numbers(*shape), []
-    for door in (gpu._for, lambda x: None):
-        monkeypatch.setattr(gpu, "_for", door)
+def test_affine_map_of_any_shape_equals_the_layer_without_kernels(shape, after, kernels, same):
+    layer, x = Linear(8, 6).to(DEVICE), numbers(*shape)
+
+    def compute():
         y = layer(x, **dict.fromkeys(after, True))
-        found.append([y, *torch.autograd.grad(y.square().sum(), (x, *layer.parameters()))])
-    assert kernels.affine == 1
-    for value, right in zip(*found, strict=True):
-        torch.testing.assert_close(value, right, rtol=1e-5, atol=1e-6)
+        return [y, *torch.autograd.grad(y.square().sum(), (x, *layer.parameters()))]
+
+    same(compute, rtol=1e-5)
+    assert kernels["affine"] == 1
 
 
-def test_the_copy_of_16_bits_is_that_of_the_numbers(kernels, layer, monkeypatch):
+def test_low_precision_copy_is_dropped_when_numbers_change(kernels, layer, monkeypatch):
     monkeypatch.setattr(gpu, "_narrow_type", lambda x: NARROW)
     x = gpu.residual_norm(numbers(5, 24), numbers(5, 24), layer, 0.1).detach_()
     assert gpu.low_precision_copy(x).dtype == NARROW
@@ -667,24 +655,22 @@ def test_the_copy_of_16_bits_is_that_of_the_numbers(kernels, layer, monkeypatch)
 
 
 @pytest.mark.parametrize("last", [torch.tanh, lambda x: x.mT.contiguous().mT, lambda x: x])
-def test_logits_that_the_loss_may_not_overwrite(last, kernels, monkeypatch):
+def test_loss_leaves_logits_that_backward_reads(last, same):
     """The backward pass of some operations reads their results; a kernel reads whole rows."""
-    product, batch = (
-        nn.Linear(8, 40, device=DEVICE),
-        packed_for(Case("transformer").build(), pairs(6)),
-    )
-    hidden, found = torch.randn(1, batch.tgt_out.size(1), 8, device=DEVICE), []
-    for door in (gpu._for, lambda x: None):
-        monkeypatch.setattr(gpu, "_for", door)
+    product = nn.Linear(8, 40, device=DEVICE)
+    batch = packed_for(Case("transformer").build(), pairs(6))
+    hidden = torch.randn(1, batch.tgt_out.size(1), 8, device=DEVICE)
+
+    def compute():
         product.zero_grad()
         states, scale = hidden.clone().requires_grad_(), torch.tensor(0.1, device=DEVICE)
         sums = losses.backward(lambda x: last(product(x)), states, batch, 0.1, scale, 64)
-        found.append([sums[0], product.weight.grad.clone()])
-    for value, right in zip(*found, strict=True):
-        torch.testing.assert_close(value, right, rtol=1e-4, atol=1e-6)
+        return [sums[0], product.weight.grad.clone()]
+
+    same(compute)
 
 
-def test_a_norm_of_another_kind_has_no_kernel(kernels):
+def test_other_kinds_of_norm_have_no_kernel(kernels):
     class Other(nn.LayerNorm):
         def forward(self, x):
             return 2 * super().forward(x)
@@ -699,14 +685,14 @@ def test_a_norm_of_another_kind_has_no_kernel(kernels):
         assert gpu.low_precision_norm(x, norm_layer.to(DEVICE)) is None
 
 
-def test_a_model_of_16_bits_has_no_norm_kernel(kernels, layer):
-    """Its norms return 16 bits, and a kernel 32."""
+def test_norm_of_16_bit_model_has_no_kernel(kernels, layer):
+    """Its norms return 16 bits, a kernel 32."""
     x = numbers(5, 24, dtype=NARROW)
     assert gpu.residual_norm(x, x, layer.to(NARROW), 0.0) is None
 
 
-def test_a_search_during_a_training_of_16_bits(kernels):
-    """Of pr, whose embeddings get a copy of 16 bits in training; their search has no gradients."""
+def test_search_works_during_16_bit_training(kernels):
+    """In training, embeddings of pr get a copy of 16 bits; a search has no gradients."""
     case = Case("pr", tuple(ONE_LAYER.items()))
     model = case.build(dtype=WIDE)
     with torch.autocast(torch.device(DEVICE).type, torch.bfloat16):
@@ -714,11 +700,13 @@ def test_a_search_during_a_training_of_16_bits(kernels):
     assert len(hypotheses) >= 1
 
 
-def test_products_of_any_layout_and_rows_that_do_not_fit():
-    h, both = numbers(5, 8), numbers(5, 40)
-    x, p = numbers(5, 16), both[:, 3:19]
-    new, _ = cells.adaptive(x, h, p)
-    near(new, adaptive_step(*(t.detach().double() for t in (x, p, h))), WIDE)
+def test_cell_kernel_reads_products_of_any_layout():
+    h, x, p = numbers(5, 8), numbers(5, 16), numbers(5, 40)[:, 3:19]
+    near(cells.adaptive(x, h, p)[0], adaptive_step(*exactly(x, p, h)), WIDE)
+
+
+def test_cell_kernel_fits_inputs_and_states_of_equal_rows():
+    h, x = numbers(5, 8), numbers(5, 16)
     assert cells.fits(x, h) and not cells.fits(x[:1], h) and not cells.fits(x, h[None])
 
 
@@ -727,4 +715,4 @@ def test_validation_and_search_use_no_norm_kernels(kernels):
     batch = packed_for(model)
     with torch.no_grad():
         assert torch.isfinite(full(model, batch)).all()
-    assert kernels.attention and not kernels.norm and not kernels.affine
+    assert kernels["attention"] and not kernels["norm"] and not kernels["affine"]

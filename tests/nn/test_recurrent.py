@@ -1,8 +1,11 @@
 """Recurrent blocks against their equations, one step at a time, and against plain autograd."""
 
+import contextlib
 import gc
+import itertools
 import weakref
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -35,6 +38,18 @@ def slow_step(cell, v, h):
     return step(w, "cell", h, ("cell.input.weight", v), **options)
 
 
+def slow_states(cell, inputs, h, backwards):
+    """Return the state of a cell after each input, and its last state."""
+    states = {}
+    for t in range(len(inputs))[:: -1 if backwards else 1]:
+        h = states[t] = slow_step(cell, inputs[t], h)
+    return [states[t] for t in range(len(inputs))], h
+
+
+def cells_of(layer):
+    return [layer.forwards, *([layer.backwards] if layer.backwards else [])]
+
+
 def linear_caru(d_in, d_hidden):
     return CARUCell(d_in, d_hidden, "linear")
 
@@ -51,22 +66,21 @@ KINDS = [GRU, CARUCell, linear_caru, MGU, LSTM]
 @pytest.mark.parametrize("kind", KINDS)
 def test_states_equal_the_equations_of_the_cell(kind, history, bidirectional):
     """Also of empty sentences: their state is the initial state."""
-    d_in, width, steps, sides = 3, 5, 8, 1 + bidirectional
+    width, steps, sides = 5, 8, 1 + bidirectional
     lengths = torch.tensor([4, 1, 0, 6, 3])
-    model = shaken(Recurrent(kind, d_in, width, bidirectional))
-    v = torch.randn(len(lengths), steps, d_in, dtype=torch.float64)
+    model = shaken(Recurrent(kind, 3, width, bidirectional))
+    v = torch.randn(len(lengths), steps, 3, dtype=torch.float64)
     whole = model.forwards.state_blocks * width
     before = torch.randn(sides, len(lengths), whole, dtype=torch.float64) if history else None
     states, last = model(v, lengths, before)
     assert states.shape == (len(lengths), steps, width * sides)
     assert last.shape == (sides, len(lengths), whole)
     for row, length in enumerate(lengths.tolist()):
-        for side, cell in enumerate([model.forwards] + [model.backwards] * bidirectional):
+        for side, cell in enumerate(cells_of(model)):
             of_side = states[row, :, side * width : (side + 1) * width]
             h = before[side, row].tolist() if history else None
-            for t in range(length)[:: -1 if side else 1]:
-                h = slow_step(cell, v[row, t].tolist(), h)
-                same(of_side[t].tolist(), h[:width])
+            expected, h = slow_states(cell, v[row, :length].tolist(), h, backwards=side == 1)
+            same(of_side[:length].tolist(), [state[:width] for state in expected])
             same(last[side, row].tolist(), h or [0.0] * whole)
             assert (of_side[length:] == last[side, row, :width]).all(), "padding changed a state"
 
@@ -96,20 +110,16 @@ def test_caru_step_has_the_golden_numbers():
         "state.bias": [-0.2, 0.0],
     }
     cell.load_state_dict({name: torch.tensor(value).double() for name, value in values.items()})
-    one, h = torch.ones(1, 1).double(), torch.full((1, 1), 0.8).double()
-    x = cell.inputs(one)
+    v, h = torch.ones(1, 1).double(), torch.full((1, 1), 0.8).double()
+    x = cell.inputs(v)
     n, gate = cell.parts(x, h, cell.state)
     golden = partial(pytest.approx, abs=5e-7)
-    assert (x[0, 0].item(), n.item(), gate.item()) == (
-        golden(0.6),
-        golden(0.5649),
-        golden(0.391186),
-    )
+    assert [x[0, 0].item(), n.item(), gate.item()] == golden([0.6, 0.5649, 0.391186])
     step = cell_step([cell], 1, torch.float64)(x, h).item()
-    assert step == cell(one, h).item() == golden(0.708032)
-    assert cell(one).item() == golden(0.537050)
+    assert step == cell(v, h).item() == golden(0.708032)
+    assert cell(v).item() == golden(0.537050)
     cell.first_step = "linear"
-    assert cell(one).item() == pytest.approx(0.6)
+    assert cell(v).item() == pytest.approx(0.6)
 
 
 def test_parameter_count_of_caru_equals_the_audit(audit):
@@ -122,50 +132,72 @@ def test_parameter_count_of_caru_equals_the_audit(audit):
     assert of_cell == 2_625_536
 
 
-@pytest.mark.parametrize("batch_first", [False, True])
-@pytest.mark.parametrize("history", [False, True])
-@pytest.mark.parametrize("bidirectional", [False, True])
-def test_caru_layers_are_called_as_torchs_gru(batch_first, history, bidirectional):
-    """Shapes as nn.GRU's; packed, masked and single sequences give the same, and what the
-    equations say; padding freezes the states.
+@pytest.fixture(params=itertools.product([False, True], repeat=3), ids=str)
+def layers(request):
+    """Two CARU layers with an input, first states or none, and a mask in the layout of the layers.
     """
-    d_in, width, layers, n = 3, 4, 2, 1 + bidirectional
-    model = shaken(CARU(d_in, width, layers, batch_first=batch_first, bidirectional=bidirectional))
-    theirs = nn.GRU(
-        d_in, width, layers, batch_first=batch_first, bidirectional=bidirectional
-    ).double()
-    v = torch.randn(len(LENGTHS), 6, d_in, dtype=torch.float64)
-    hx = torch.randn(layers * n, len(LENGTHS), width, dtype=torch.float64) if history else None
-    mask = torch.arange(6) < LENGTHS[:, None]
+    batch_first, history, bidirectional = request.param
+    sides, rows = 1 + bidirectional, len(LENGTHS)
+    options = {"batch_first": batch_first, "bidirectional": bidirectional}
+    model = shaken(CARU(3, 4, 2, **options))
     turned = (lambda t: t) if batch_first else (lambda t: t.transpose(0, 1))
+    v = torch.randn(rows, 6, 3, dtype=torch.float64)
+    hx = torch.randn(2 * sides, rows, 4, dtype=torch.float64) if history else None
+    mask = torch.arange(6) < LENGTHS[:, None]
     masked, last = model(turned(v), hx, turned(mask))
-    pack = nn.utils.rnn.pack_padded_sequence
-    sequence = pack(turned(v), LENGTHS, batch_first=batch_first, enforce_sorted=False)
-    packed, packed_last = model(sequence, hx)
-    unpacked, lengths = nn.utils.rnn.pad_packed_sequence(packed, batch_first=batch_first)
-    assert torch.equal(lengths, LENGTHS) and torch.equal(packed_last, last)
-    assert torch.equal(turned(unpacked)[mask], turned(masked)[mask])
-    plain, plain_last = model(turned(v), hx)
-    for found, other in zip((plain, plain_last), theirs(turned(v), hx), strict=True):
+    return SimpleNamespace(
+        model=model,
+        options=options,
+        sides=sides,
+        turned=turned,
+        v=v,
+        hx=hx,
+        mask=mask,
+        masked=turned(masked),
+        last=last,
+    )
+
+
+def test_caru_layers_return_the_shapes_of_torchs_gru(layers):
+    theirs, x = nn.GRU(3, 4, 2, **layers.options).double(), layers.turned(layers.v)
+    for found, other in zip(layers.model(x, layers.hx), theirs(x, layers.hx), strict=True):
         assert found.shape == other.shape
-    masked = turned(masked)
+
+
+def test_caru_layers_read_packed_sequences_as_masked_ones(layers):
+    batch_first, pad = layers.options["batch_first"], nn.utils.rnn.pad_packed_sequence
+    sequence = nn.utils.rnn.pack_padded_sequence(
+        layers.turned(layers.v), LENGTHS, batch_first=batch_first, enforce_sorted=False
+    )
+    packed, last = layers.model(sequence, layers.hx)
+    unpacked, lengths = pad(packed, batch_first=batch_first)
+    assert torch.equal(lengths, LENGTHS) and torch.equal(last, layers.last)
+    assert torch.equal(layers.turned(unpacked)[layers.mask], layers.masked[layers.mask])
+
+
+def test_caru_layers_equal_the_equations(layers):
     for row, length in enumerate(LENGTHS.tolist()):
-        x = v[row, :length].tolist()
-        for index, layer in enumerate(model.layers):
+        x = layers.v[row, :length].tolist()
+        for index, layer in enumerate(layers.model.layers):
             sides = []
-            for side, cell in enumerate([layer.forwards] + [layer.backwards] * bidirectional):
-                h, found = hx[index * n + side, row].tolist() if history else None, {}
-                for t in range(length)[:: -1 if side else 1]:
-                    h = found[t] = slow_step(cell, x[t], h)
-                same(last[index * n + side, row].tolist(), h)
-                sides.append([found[t] for t in range(length)])
+            for side, cell in enumerate(cells_of(layer)):
+                number = index * layers.sides + side
+                h = None if layers.hx is None else layers.hx[number, row].tolist()
+                states, h = slow_states(cell, x, h, backwards=side == 1)
+                same(layers.last[number, row].tolist(), h)
+                sides.append(states)
             x = [sum(parts, []) for parts in zip(*sides, strict=True)]
-        same(masked[row, :length].tolist(), x)
-        single, single_last = model(v[row, :length], None if hx is None else hx[:, row])
-        assert single.shape == (length, n * width) and single_last.shape == (layers * n, width)
-        same(single, masked[row, :length])
-        padding = masked[row, length:, :width]
-        assert (padding == last[(layers - 1) * n, row]).all(), "padding changed a state"
+        same(layers.masked[row, :length].tolist(), x)
+        padding = layers.masked[row, length:, :4]
+        assert (padding == layers.last[layers.sides, row]).all(), "padding changed a state"
+
+
+def test_caru_layers_read_single_sequences_as_rows_of_a_batch(layers):
+    for row, length in enumerate(LENGTHS.tolist()):
+        hx = None if layers.hx is None else layers.hx[:, row]
+        states, last = layers.model(layers.v[row, :length], hx)
+        assert last.shape == (2 * layers.sides, 4)
+        same(states, layers.masked[row, :length])
 
 
 def test_caru_refuses_masks_with_holes_or_of_packed_sequences():
@@ -247,6 +279,14 @@ class Products(TorchDispatchMode):
         return out
 
 
+def states_and_gradients(model, v, lengths, watch=contextlib.nullcontext()):  # noqa: B008
+    x = v.clone().requires_grad_()
+    with watch:
+        states, last = model(x, lengths)
+    loss = states.square().sum() + (last * last.detach().cos()).sum()
+    return [states, last, *torch.autograd.grad(loss, [x, *model.parameters()])]
+
+
 @pytest.mark.parametrize("cell", [GRU, LSTM])
 def test_bfloat16_training_uses_few_row_counts_and_gives_the_same_states(cell):
     """Autocast leaves float64 as it is. Sentences are empty, of one word, and longer."""
@@ -256,13 +296,10 @@ def test_bfloat16_training_uses_few_row_counts_and_gives_the_same_states(cell):
     lengths[:2] = torch.tensor([9, 0])
     found = []
     for narrow in (False, True):
-        x = v.clone().requires_grad_()
-        autocast = torch.autocast("cpu", torch.bfloat16, enabled=narrow)  # leaves 64 bits alone
-        with Products() as seen, autocast:
-            states, last = model(x, lengths)
-        loss = states.square().sum() + (last * last.detach().cos()).sum()
-        found.append([states, last, *torch.autograd.grad(loss, [x, *model.parameters()])])
-        rows = {shape[1] for shape in seen.shapes if len(shape) == 3}
+        products = Products()
+        with torch.autocast("cpu", torch.bfloat16, enabled=narrow):
+            found.append(states_and_gradients(model, v, lengths, products))
+        rows = {shape[1] for shape in products.shapes if len(shape) == 3}
         assert (rows <= {32, 45}) == narrow
     for plain, fewer in zip(*found, strict=True):
         same(fewer, plain)
@@ -273,15 +310,10 @@ def test_steps_over_all_rows_as_on_a_gpu_give_the_same_states(cell, monkeypatch)
     torch.manual_seed(3)
     model = shaken(Recurrent(cell, 3, 5, bidirectional=True))
     v, lengths = torch.randn(7, 6, 3, dtype=torch.float64), torch.tensor([3, 5, 0, 1, 5, 4, 2])
-    found = []
-    for at_once in (True, False):
-        monkeypatch.setattr(cpu, "reads_at_once", lambda x, at_once=at_once: at_once)
-        x = v.clone().requires_grad_()
-        states, last = model(x, lengths)
-        loss = states.square().sum() + (last * last.detach().cos()).sum()
-        found.append([states, last, *torch.autograd.grad(loss, [x, *model.parameters()])])
-    for plain, all_rows in zip(*found, strict=True):
-        same(all_rows, plain)
+    plain = states_and_gradients(model, v, lengths)
+    monkeypatch.setattr(cpu, "reads_at_once", lambda x: False)
+    for found, expected in zip(states_and_gradients(model, v, lengths), plain, strict=True):
+        same(found, expected)
 
 
 def test_matrix_has_one_gradient_product_for_the_whole_loop():
