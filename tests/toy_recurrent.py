@@ -18,8 +18,7 @@ class ToyRecurrent(Model):
     """
 
     class Settings(ModelSettings):
-        """Settings of this model, for `--set model.…` and presets. `ModelSettings` has `dropout`.
-        """
+        """Settings of this model, for `--set model.…` and presets. `ModelSettings` has `dropout`."""
 
         d_model: int = Field(256, ge=1)
         """Width of embeddings and of both GRUs."""

@@ -186,8 +186,7 @@ def store_of(sentences: list[Pair], model: Model) -> GivenPairs:
 def packed_for(
     model: Model, sentences: list[Pair] | None = None, multiple: int = 8, few_shapes: bool = False
 ) -> Batch:
-    """Return a packed batch (of `pairs()`). For `multiple` and `few_shapes` see `collate_packed`.
-    """
+    """Return a packed batch (of `pairs()`). For `multiple` and `few_shapes` see `collate_packed`."""
     sentences = pairs() if sentences is None else sentences
     store, rows = store_of(sentences, model), np.arange(len(sentences))
     of_model = model.context_rule, model.context_form, model.prepare

@@ -1,5 +1,4 @@
-"""The context-aware Transformer (Voita et al. 2018): size, equations loop by loop, captured names.
-"""
+"""The context-aware Transformer (Voita et al. 2018): size, equations loop by loop, captured names."""
 
 from functools import partial
 

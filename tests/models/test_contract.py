@@ -183,32 +183,38 @@ def test_05_state_follows_rows_selected_in_another_order(thinned_case):
     check_state_follows_rows(thinned_case.build(), seed=1)
 
 
+def select_as_search(rows):
+    """Return a random selection of the rows (B, K) of a state, and the sentences that it keeps."""
+    sentences, count = rows.shape
+    every, choice = torch.arange(sentences), int(torch.randint(0, 6, ()))
+    if choice == 0 and sentences > 2:  # a sentence is finished
+        kept = torch.randperm(sentences)[1:].sort().values
+        return rows[kept], kept
+    if choice < 2:  # sentences change places
+        order = torch.randperm(sentences)
+        return rows[order], order
+    if choice == 2 and count < 4:  # more hypotheses
+        return rows.repeat_interleave(2, dim=1), every
+    if choice == 3 and count > 1:  # fewer hypotheses
+        return rows[:, torch.randperm(count)[1:]], every
+    return rows.gather(1, torch.randint(0, count, rows.shape)), every  # some are continued twice
+
+
 @torch.no_grad()
 def check_state_follows_rows(model, seed):
     batch = batch_for(model)
     torch.manual_seed(seed)
     memory, state = model.encode(batch), {}
-    sentences, count = len(batch.src), 1
-    history = torch.full((sentences, 0), BOS)
-    for step in range(14):
-        choice = int(torch.randint(0, 6, ())) if step else 5
-        rows = torch.arange(len(history)).view(-1, count)  # (B, K)
-        if choice == 1 or choice == 0 and sentences > 2:  # sentences change places, or one leaves
-            order = torch.randperm(sentences)
-            if choice == 0:
-                sentences -= 1
-                order = order[:sentences].sort().values
-            index, memory = rows[order].flatten(), select_rows(memory, order)
-        elif choice == 2 and count < 4:  # more hypotheses
-            index, count = rows.flatten().repeat_interleave(2), count * 2
-        elif choice == 3 and count > 1:  # fewer hypotheses
-            index, count = rows[:, torch.randperm(count)[: count - 1]].flatten(), count - 1
-        else:  # hypotheses are continued, twice or not at all
-            index = rows.gather(1, torch.randint(0, count, rows.shape)).flatten()
-        state = select_rows(state, index)
+    rows = torch.arange(len(batch.src))[:, None]
+    history = torch.full((len(rows), 0), BOS)
+    for _ in range(14):
+        selected, sentences = select_as_search(rows)
+        index = selected.flatten()
+        memory, state = select_rows(memory, sentences), select_rows(state, index)
         history = torch.cat([history[index], torch.randint(3, V, (len(index), 1))], dim=1)
         hidden, state = model.decode(history[:, -1:], memory, state)
         close(model.logits(hidden[:, -1]), model.logits(model.decode(history, memory)[0][:, -1]))
+        rows = torch.arange(len(index)).view(selected.shape)
 
 
 def test_06_every_parameter_gets_a_gradient(case):
@@ -301,8 +307,7 @@ def test_10_row_without_source_tokens_stays_finite(case, dtype):
 
 
 def test_11_variant_without_its_idea_equals_its_baseline(case):
-    """The variant's test file names its baseline and checks this, unless it is a baseline itself.
-    """
+    """The variant's test file names its baseline and checks this, unless it is a baseline itself."""
     facts = oracle(case)
     assert facts.BASELINE in {None, *VARIANTS}
     if facts.BASELINE is None:
@@ -389,18 +394,18 @@ def test_16_batch_gradients_are_the_sum_over_sentences(plain_case, more):
 
 def test_17_every_dropout_changes_the_result(plain_case):
     """With only this dropout on, two seeds give two results."""
-    model = plain_case.build(dropout=0.0).train()
+    values = load_variant(plain_case.variant).adapt({"decoder_layers": 1})
+    model = plain_case.build(dropout=0.0, **values).train()
     batch = batch_for(model)
     dropouts = {name: m for name, m in model.named_modules() if isinstance(vars(m).get("p"), float)}
     # This residual has no query to add, so the memory drops before its norm instead.
     dropouts.pop("memory.read_residual", None)
     for name, module in dropouts.items():
-        results = []
+        module.p, results = 0.5, []
         for seed in (1, 2):
-            module.p = 0.5
             seed_everything(seed, 1, 0)
             results.append(full(model, batch))
-            module.p = 0.0
+        module.p = 0.0
         assert not torch.equal(*results), name
 
 

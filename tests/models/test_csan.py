@@ -1,7 +1,8 @@
 """Convolutional self-attention (Yang et al. 2019): one query, head and key at a time."""
 
-import functools
 import math
+from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -58,7 +59,7 @@ def split(x, heads):
     return [block(x, h, heads) for h in range(heads)]
 
 
-slow_logits = functools.partial(test_transformer.slow_logits, slow_class=Slow)
+slow_logits = partial(test_transformer.slow_logits, slow_class=Slow)
 
 
 def without_idea(case):
@@ -128,33 +129,53 @@ def test_gradients_of_a_query_reach_only_its_window(monkeypatch, block):
         assert torch.equal(touched, expected), (row, query, head)
 
 
-@pytest.mark.parametrize("window", [3, 11])
-def test_capture_reads_the_weights_of_positions_and_nothing_changes(window):
-    """They are added up over the heads that a query sees; also where a pass without capture cuts
-    the sentence into blocks.
+@pytest.fixture(params=[3, 11])
+def captured(request):
+    """A layer, its results for sentences of 20 and of 5 positions, and what a capture reads. Without
+    a capture the layer cuts the longer sentence into blocks.
     """
-    (module, attend), steps = attention(window), 20
-    x = torch.randn(2, steps, 16, dtype=torch.float64)
-    visible = visible_positions(torch.tensor([steps, 5]), steps)
-    plain, real = attend(x, visible), visible[:, 0]
+    module, attend = attention(request.param)
+    x = torch.randn(2, 20, 16, dtype=torch.float64)
+    visible = visible_positions(torch.tensor([20, 5]), 20)
+    plain = attend(x, visible)
     with capture() as seen:
-        again = attend(x, visible)
-    torch.testing.assert_close(again[real], plain[real], rtol=1e-12, atol=1e-12)
+        result = attend(x, visible)
     (weights,), (context,) = seen["here"], seen["here_context"]
-    assert weights.shape == (2, 4, steps, steps) and context.shape == x.shape
-    torch.testing.assert_close(module.out(context), again, rtol=1e-12, atol=1e-12)
-    torch.testing.assert_close(weights.sum(-1)[0], torch.ones(4, steps, dtype=torch.float64))
-    t = torch.arange(steps)
-    near = (t[:, None] - t).abs() <= window // 2
+    return SimpleNamespace(
+        window=request.param,
+        module=module,
+        x=x,
+        real=visible[:, 0],
+        plain=plain,
+        result=result,
+        weights=weights,
+        context=context,
+    )
+
+
+def test_capture_changes_no_result(captured):
+    near, real = partial(torch.testing.assert_close, rtol=1e-12, atol=1e-12), captured.real
+    near(captured.result[real], captured.plain[real])
+    near(captured.module.out(captured.context), captured.result)
+
+
+def test_captured_weights_cover_the_window_and_sum_to_1(captured):
+    weights, t = captured.weights, torch.arange(20)
+    assert weights.shape == (2, 4, 20, 20) and captured.context.shape == captured.x.shape
+    torch.testing.assert_close(weights.sum(-1)[0], torch.ones(4, 20, dtype=torch.float64))
+    near = (t[:, None] - t).abs() <= captured.window // 2
     assert torch.equal(weights[0] > 0, near.expand(4, -1, -1))
     assert torch.equal(weights[1, :, :5] > 0, (near & (t < 5))[:5].expand(4, -1, -1))
-    q, k, _ = module.qkv(x[1]).unflatten(-1, (3, 4, 4)).unbind(1)  # of (S, 3, H, C)
-    pairs = seen_by(2, 3, 5, window)
+
+
+def test_captured_weight_of_a_position_is_the_sum_over_heads(captured):
+    q, k, _ = captured.module.qkv(captured.x[1]).unflatten(-1, (3, 4, 4)).unbind(1)  # (S, H, C)
+    pairs = seen_by(2, 3, 5, captured.window)
     scores = softmax([(q[2, 3] @ k[u, g]).item() / 2 for u, g in pairs])
-    of_positions = torch.zeros(steps, dtype=torch.float64)
+    expected = torch.zeros(20, dtype=torch.float64)
     for p, (u, _) in zip(scores, pairs, strict=True):
-        of_positions[u] += p
-    torch.testing.assert_close(weights[1, 3, 2], of_positions)
+        expected[u] += p
+    torch.testing.assert_close(captured.weights[1, 3, 2], expected)
 
 
 @pytest.mark.parametrize("batch_of", [contract.batch_for, contract.packed_for])

@@ -194,8 +194,7 @@ def test_both_units_are_computed_in_one_attention(monkeypatch):
 
 
 def test_local_and_global_heads_are_captured_under_two_names():
-    """The first H heads read the local summaries: with local keys of zero their weights are even.
-    """
+    """The first H heads read the local summaries: with local keys of zero their weights are even."""
     settings = DualContextSettings(d_model=8, heads=2, dropout=0.0, attn_bias=False)
     module = DualContextAttention(settings, before=1).double().eval()
     module.name = "here"

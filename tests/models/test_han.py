@@ -1,5 +1,4 @@
-"""Hierarchical attention networks (Miculicich et al. 2018): size, equations word by word, contexts.
-"""
+"""Hierarchical attention networks (Miculicich et al. 2018): size, equations word by word, contexts."""
 
 import dataclasses
 from functools import partial
@@ -61,8 +60,7 @@ class Slow(test_transformer.Slow):
 
 
 def slow_logits(weights, s, src, tgt_in, contexts=()):
-    """Contexts are source ids, or pairs of source ids and decoder input if the decoder reads them.
-    """
+    """Contexts are source ids, or pairs of source ids and decoder input if the decoder reads them."""
     slow = Slow(weights, s)
     memories = [slow.encode(context if s.side == "encoder" else context[0]) for context in contexts]
     states = slow.encode(src)

@@ -1,5 +1,4 @@
-"""RNNSearch (Bahdanau et al. 2015, appendix A): size, equations step by step, memory of the source.
-"""
+"""RNNSearch (Bahdanau et al. 2015, appendix A): size, equations step by step, memory of the source."""
 
 import pytest
 import torch

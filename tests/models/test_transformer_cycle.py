@@ -18,8 +18,7 @@ count, slow_logits = test_transformer.count, test_transformer.slow_logits
 
 
 def without_idea(case):
-    """The model equals a Transformer whose layers have equal numbers in place of shared parameters.
-    """
+    """The model equals a Transformer whose layers have equal numbers in place of shared parameters."""
     model = case.build()
     base = contract.transformer_of(model)
     assert count_parameters(base) > count_parameters(model)

@@ -1,5 +1,4 @@
-"""The key/value cache, and selection of rows of memory and state, against histories kept as lists.
-"""
+"""The key/value cache, and selection of rows of memory and state, against histories kept as lists."""
 
 import pytest
 import torch

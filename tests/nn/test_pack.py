@@ -1,5 +1,4 @@
-"""Weights packed for search: same products as plain weights, never used where a gradient is needed.
-"""
+"""Weights packed for search: same products as plain weights, never used where a gradient is needed."""
 
 import pytest
 import torch

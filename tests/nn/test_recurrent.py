@@ -134,8 +134,7 @@ def test_parameter_count_of_caru_equals_the_audit(audit):
 
 @pytest.fixture(params=itertools.product([False, True], repeat=3), ids=str)
 def layers(request):
-    """Two CARU layers with an input, first states or none, and a mask in the layout of the layers.
-    """
+    """Two CARU layers with an input, first states or none, and a mask in the layout of the layers."""
     batch_first, history, bidirectional = request.param
     sides, rows = 1 + bidirectional, len(LENGTHS)
     options = {"batch_first": batch_first, "bidirectional": bidirectional}
