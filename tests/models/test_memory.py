@@ -229,14 +229,6 @@ def test_batch_memory_in_translation_reads_the_whole_document(lines, changed, do
     assert [i for i, (a, b) in enumerate(both) if abs(a - b) > 1e-6] == changed
 
 
-def test_whole_document_rule_skips_removed_lines():
-    rule, documents = (
-        ContextRule("previous", 1, "parallel", whole=True),
-        Documents([0, 4], 6).without({2}),
-    )
-    assert [documents.context(i, rule) for i in (0, 1, 3, 4, 5)] == [[], [0, 1], [0, 1], [], [4]]
-
-
 def test_context_rule_follows_the_settings():
     amn = contract.Case("amn")
     assert amn.build().context_rule == ContextRule("previous", 1, "concatenate", 1)

@@ -81,15 +81,9 @@ def test_gradient_of_a_shared_parameter_is_the_sum_over_its_layers():
         torch.testing.assert_close(parameter.grad, both, rtol=1e-9, atol=1e-12)
 
 
-def test_shared_parameter_is_saved_and_updated_once():
-    model = contract.Case("transformer-cycle").build().train()
-    stored = {name.split(".")[1] for name in weights_of(model) if name.startswith("encoder.")}
-    assert stored == {"0", "1"}
-    contract.loss_of(model, contract.batch_for(model)).backward()
-    before = {name: p.detach().clone() for name, p in model.named_parameters()}
-    torch.optim.SGD(model.parameters(), lr=1.0).step()
-    for name, parameter in model.named_parameters():
-        torch.testing.assert_close(parameter.detach(), before[name] - parameter.grad)
+def test_shared_parameter_is_saved_once():
+    names = weights_of(contract.Case("transformer-cycle").build())
+    assert {name.split(".")[1] for name in names if name.startswith("encoder.")} == {"0", "1"}
 
 
 def test_layers_that_share_are_captured_under_separate_names():
