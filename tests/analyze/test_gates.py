@@ -27,8 +27,8 @@ from tests.refused import refused
 from tests.score.conftest import write
 from tests.toy_recurrent import ToyRecurrent
 
-from ..word_side import WordSide
 from ..pair_writer import pair_writer
+from ..word_side import WordSide
 from .conftest import GATED, TOY, AnalysedRun
 
 RESAMPLES = Draws(40, 100)
