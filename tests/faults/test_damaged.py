@@ -310,17 +310,20 @@ def test_damaged_config_of_a_system_is_named(run, old, new):
 
 
 @pytest.mark.parametrize(
-    ("field", "value"),
+    ("field", "value", "message"),
     [
-        *((("settings", "average"), value) for value in ("two", [], -1, 0.5)),
-        *((("checkpoints", 0, "sha256"), value) for value in (..., "", "text", None)),
+        *((("settings", "average"), v, "'settings' average must be") for v in ("two", [], -1, 0.5)),
+        *(
+            (("checkpoints", 0, "sha256"), v, "'checkpoints.0.sha256'")
+            for v in (..., "", "x", None)
+        ),
     ],
 )
-def test_damaged_meta_json_of_a_translation_is_named_by_status(run, field, value):
+def test_damaged_meta_json_of_a_translation_is_named_by_status(run, field, value, message):
     name = "systems/base/translate/test/meta.json"
     damage(run, name, lambda v: v.update(with_change(v, field, value)))
     output = status(run)
-    assert ".".join(map(str, field)) in output and "meta.json" in output
+    assert f"its meta.json cannot be read (the file is damaged: {message}" in output
 
 
 @pytest.mark.parametrize("sets", [1, "test", [1], {"a": 1}])

@@ -534,6 +534,17 @@ def test_changed_settings_are_recorded_when_an_update_is_made_with_them(run, min
     ]
 
 
+def test_change_is_dated_by_the_checkpoint_that_is_resumed(run):
+    """The newest checkpoint is damaged, so the training resumes from the one before."""
+    settings = "train.lr=0.5", "train.checkpoint_every=2", "train.keep_checkpoints=2"
+    go(run, *settings, name="mine")
+    mine = run.system("mine")
+    damaged = max(mine.checkpoints.glob("step-*")) / "model.safetensors"
+    damaged.write_bytes(damaged.read_bytes()[:-1])
+    train(run, name="mine", assignments=["train.lr=0.1"], allow_change=["train.lr"])
+    assert mine.read_config().changed == ["train.lr 0.5 -> 0.1 after update 2"]
+
+
 def test_resuming_refuses_a_changed_or_bad_setting_and_names_it_alone(run, mine):
     for assigned, message in {"max_step=9": "max_step", "max_steps=x": "bad value"}.items():
         refused(ConfigError, message, train, run, name="mine", assignments=[f"train.{assigned}"])
