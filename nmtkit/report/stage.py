@@ -66,7 +66,8 @@ def report(run: Run, **values: Any) -> Path:
         held.enter_context(locked(run.path / "report", "report", reads=True))
         contents = list(map(read_contents, runs))
         digest = _digest(contents, options)
-        if not options.force and has_digest(path, digest):
+        figures = not options.figure_width or (path.parent / "figures").is_dir()
+        if not options.force and figures and has_digest(path, digest):
             console.say("report: up to date (--force makes it again)")
         else:
             parts = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -30,6 +31,11 @@ ABOUT = ("presets", "preparations of the corpus", "initial weights")
 """What is compared besides settings of training."""
 MOST_LISTED = 6
 """The most systems, and the most settings of training, that a remark lists."""
+_SOURCE = re.compile(
+    r"(?:(?:.*/)?(?P<run>[^/]+)/)?"
+    r"(?P<path>systems/(?P<name>[^/]+)(?:/checkpoints/(?P<step>[^/]+))?)"
+)
+"""A path that --init-from names: RUN/systems/NAME or RUN/systems/NAME/checkpoints/STEP."""
 
 
 def read_budget(run: Run, name: str) -> Budget | None:
@@ -45,9 +51,11 @@ def read_budget(run: Run, name: str) -> Budget | None:
     saved = [checkpoints.step_of(path) for path in checkpoints.candidates(system.checkpoints)]
     updates = max([curves.last, *saved])
     tokens = curves.tokens if updates == curves.last else None
-    source = Path(config.init_from)  # NAME, or RUN/systems/NAME
-    of_this_run = source.parent.parent.name == run.path.name
-    about = config.preset, config.corpus, source.name if of_this_run else config.init_from
+    source = Path(config.init_from).as_posix() if config.init_from else ""
+    match = _SOURCE.fullmatch(source)
+    if match and match["run"] in {None, run.path.absolute().name}:
+        source = match["path"] if match["step"] else match["name"]
+    about = config.preset, config.corpus, source
     changed = {"changed by --allow-change": "; ".join(config.changed) or "nothing"}
     of_training = changed | flat({"train": complete(TrainSettings, config.train)})
     if precision := config.hardware.get("precision"):
@@ -96,7 +104,7 @@ def _unequal_counts(budgets: Mapping[str, Budget], groups: Sequence[SeedGroup]) 
 def _unequal_properties(budgets: Mapping[str, Budget]) -> Iterator[str]:
     values: dict[str, dict[str, str]] = {label: {} for label in ABOUT}  # of each system
     for name, budget in budgets.items():
-        weights = _initial_weights(Path(budget.init_from)) if budget.init_from else "random"
+        weights = _initial_weights(budget.init_from) or "random"
         about = zip(ABOUT, (budget.preset, budget.corpus[:12], weights), strict=True)
         settings = ((key, toml_value(value)) for key, value in budget.settings.items())
         for label, value in (*about, *settings):
@@ -114,9 +122,11 @@ def _unequal_properties(budgets: Mapping[str, Budget]) -> Iterator[str]:
         yield f"and {counted(more, 'more setting')} of training"
 
 
-def _initial_weights(source: Path) -> str:
-    """Return the run and the name of the system (RUN/systems/NAME) whose weights a training began
-    with, without the mark of a seed: each seed may begin with that seed of another system.
+def _initial_weights(source: str) -> str:
+    """Return the run, the system and the checkpoint with whose weights a training began, without
+    the mark of a seed: each seed may begin with that seed of another system.
     """
-    run, name = source.parent.parent.name, without_mark(source.name)
-    return f"{run}/{name}" if run else name
+    if match := _SOURCE.fullmatch(source):
+        parts = match["run"], without_mark(match["name"]), match["step"]
+        return "/".join(part for part in parts if part)
+    return without_mark(source)

@@ -28,6 +28,8 @@ NOT_THE_SEARCH = ("batch_size", "nbest")
 """Settings of a search that do not change the best translation."""
 FORCED = ("prefix", "constraints", "metric")
 """Options that change the translation. Their SHA-256 is recorded."""
+DISTANCE = "updates between averaged checkpoints"
+"""A difference of searches that no setting of a search changes."""
 
 
 def sets_to_score(run: Run, set_names: Sequence[str]) -> list[TextSet]:
@@ -303,6 +305,8 @@ def unlike_searches(set_name: str, folders: Mapping[str, Path]) -> Unlike | None
             settings += f" --set {key}=…" if key.startswith("search.") else ""
     if not differences:
         return None
+    if len(values.get(DISTANCE, ())) > 1 and "search.average" not in settings:
+        settings += " --set search.average=1"  # the kept checkpoints stay as far apart
     commands = []
     for kind, names in (("", singles), *((" --ensemble", members) for members in ensembles)):
         if names:
@@ -323,10 +327,10 @@ def _search(meta: TranslationMeta, averaged: Counter[str]) -> files.JsonObject:
     if averaged and "average" in settings:
         settings["average"] = max(averaged.values())  # fewer than asked for if fewer were kept
     options = {f"--{key}": (getattr(meta, key) or "none")[:8] for key in FORCED if meta.settings}
-    names = [re.fullmatch(r"step-(\d+)", checkpoint.name) for checkpoint in meta.checkpoints]
+    names = [re.fullmatch(r"step-(\d{1,18})", checkpoint.name) for checkpoint in meta.checkpoints]
     steps = [int(match[1]) for match in names if match]
     if len(averaged) == 1 and len(steps) > 1:
-        options["updates between averaged checkpoints"] = str(steps[1] - steps[0])
+        options[DISTANCE] = str(steps[1] - steps[0])
     return options | {
         f"search.{key}": value
         for key, value in settings.items()

@@ -35,8 +35,6 @@ def remembered_figures():
 def without_figures(monkeypatch):
     """The report draws no figures, which takes nine tenths of the time."""
     monkeypatch.setattr(drawing, "available", lambda: False)
-    yield
-    monkeypatch.undo()
 
 
 class Page(HTMLParser):

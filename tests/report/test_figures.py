@@ -1,6 +1,7 @@
 """Figures of a report: drawn into the page, cleaned of anything active, and as PDF for papers."""
 
 import re
+import shutil
 import sys
 from pathlib import Path
 
@@ -64,6 +65,17 @@ def test_figure_width_writes_the_figures_as_pdf(reported, stderr):
     learning = {f"learning-{axis}" for axis in AXES[:3]}
     assert names == {*learning, "lengths-test", "differences-test"}
     assert "no cost.pdf: the figure does not hold its numbers" in stderr()
+
+
+def test_deleted_figures_are_written_again(reported, stderr):
+    folder = stage.report(reported.run, figure_width=3.3).parent / "figures"
+    names = sorted(path.name for path in folder.iterdir())
+    shutil.rmtree(folder)
+    stage.report(reported.run, figure_width=3.3)
+    assert sorted(path.name for path in folder.iterdir()) == names
+    stderr()
+    stage.report(reported.run, figure_width=3.3)
+    assert "up to date" in stderr()
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ SPLIT = (
 
 @pytest.fixture(scope="package", autouse=True)
 def sketched_figures():
-    """Figures are sketches: no test here looks at one."""
+    """Figures are sketches, which have the numbers of the figures."""
     with draw_sketches():
         yield
 

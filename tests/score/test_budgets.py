@@ -111,6 +111,8 @@ def test_initial_weights_of_another_system_are_a_difference():
         {"b": "a", "c": "a"},
         {"b-s1": "a-s1", "b-s2": "a-s2", "c": "a"},
         {"b-s1": "../wmt/systems/a-s1", "b-s2": "/runs/wmt/systems/a-s2"},
+        {f"b-s{i}": f"wmt/systems/a-s{i}/checkpoints/step-00000009" for i in (1, 2)},
+        {"b-s1": "/weights/a-s1", "b-s2": "/weights/a-s2"},
     ],
 )
 def test_initial_weights_of_one_system_or_of_its_seeds_are_equal(starts):
@@ -124,10 +126,29 @@ def test_systems_of_equal_names_in_two_runs_are_different_initial_weights():
     assert "initial weights (a wmt/base, b news/base)" in unequal(budgets)[0]
 
 
+@pytest.mark.parametrize(
+    ("one", "two"),
+    [
+        ("wmt/systems/a/checkpoints/step-9", "news/systems/a/checkpoints/step-9"),
+        ("wmt/systems/a/checkpoints/step-8", "wmt/systems/a/checkpoints/step-9"),
+        ("/big/weights/a", "/small/weights/a"),
+        (".", ""),  # the folder in which `nmtkit train` was called; random
+    ],
+)
+def test_other_checkpoints_and_other_folders_are_different_initial_weights(one, two):
+    budgets = {
+        name: Budget(9, None, "", "x", start) for name, start in {"a": one, "b": two}.items()
+    }
+    assert "initial weights" in unequal(budgets)[0]
+
+
 def test_path_of_a_system_in_the_same_run_is_its_name(fake):
     for name, source in (("a", "base"), ("b", fake.run.path / "systems" / "base")):
         fake.add(name, 0.3, init_from=str(source))
         assert read_budget(fake.run, name).init_from == "base"
+    checkpoint = "systems/base/checkpoints/step-00000009"
+    fake.add("c", 0.3, init_from=str(fake.run.path / checkpoint))
+    assert read_budget(fake.run, "c").init_from == checkpoint
 
 
 def test_seeds_that_start_with_the_same_weights_are_noted():

@@ -241,6 +241,10 @@ def test_signatures_name_references_case_tokenizer_and_smoothing():
         assert part in metric.signature
 
 
+def test_ter_is_cased():
+    assert single.ter(["Ein Hund"], [["ein Hund"]]).value == 50.0
+
+
 def test_spbleu_without_its_tokenizer_raises_an_environment_error(monkeypatch, tmp_path):
     scorer = metrics.Scorer([["a"]])
     monkeypatch.setattr(tokenizer_spm, "SACREBLEU_DIR", str(tmp_path))

@@ -61,7 +61,8 @@ def test_unsegmented_chinese_is_scored_with_the_zh_tokenizer(tmp_path, score_jso
     result, _ = score_json([hyp], [ref])
     expected = sacrebleu.corpus_bleu(spoiled, [lines], tokenize="zh").score
     assert result["systems"][0]["scores"]["bleu"]["value"] == expected > 50
-    assert "tok:zh" in result["signatures"]["bleu"] and "mteval" not in result["signatures"]
+    signature = f"nrefs:1|case:mixed|eff:no|tok:zh|smooth:exp|version:{sacrebleu.__version__}"
+    assert result["signatures"]["bleu"] == signature and "mteval" not in result["signatures"]
     assert any("NIST BLEU" in remark for remark in result["remarks"])
 
 
@@ -272,6 +273,8 @@ def test_line_of_stdin_without_end_is_refused(tmp_path, monkeypatch):
         (["-", "--ref", "-"], b"x\n", "stdin can be read only once"),
         (["-", "--ref", "REF"], b"x\n", "stdin has 1 line but REF has 3"),
         (["-", "--ref", "REF"], b"x\ny\xff\nz\n", "stdin, line 2"),
+        (["REF", "REF", "--ref", "REF"], b"", "named twice"),
+        (["none.de", "--ref", "REF"], b"", "no such file: none.de"),
         (["REF", "--ref", "REF", "--system", "a"], b"", "--system has no effect"),
     ],
 )

@@ -404,11 +404,14 @@ def nine_lines(fake_run):
 
 
 def test_few_sentences_have_neither_p_nor_interval_by_any_metric(nine_lines):
-    for row in nine_lines.csv("significance.csv"):
-        assert {row[f"p_{test}"] for test in TESTS} == {""}
-    _, _, system, _ = nine_lines.result()["systems"]
-    for number in (*system["scores"].values(), *system["differences"].values()):
-        assert number["value"] is not None and number["low"] is number["high"] is None
+    result = nine_lines.result()
+    for system in (result["systems"][0], result["systems"][2]):
+        numbers = [*system["scores"].values(), *system["differences"].values()]
+        for number in (*numbers, system["length_ratio"]):
+            assert number["value"] is not None and number["low"] is number["high"] is None
+    rows = nine_lines.csv("significance.csv")
+    assert {row[f"p_{test}"] for row in rows for test in TESTS} == {""}
+    assert {group["p"] for group in result["by_length"]["groups"]} == {None}
 
 
 def test_tables_of_few_sentences_have_empty_cells_and_a_note(nine_lines):

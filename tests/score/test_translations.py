@@ -148,7 +148,14 @@ def test_averages_of_checkpoints_with_unequal_distances_are_unlike(folders):
     message = unlike_searches("test", unlike)
     distances = "updates between averaged checkpoints (100: base, like; 1000: far)"
     assert message.text.endswith(f"searched with the same {distances}")
-    assert "--set" not in message.commands[0]
+    (command,) = message.commands
+    assert command.endswith("--force --on test --set search.average=1")
+
+
+def test_checkpoint_with_an_endless_number_has_no_distance(folders):
+    """Python refuses to read numbers of more than 4,300 digits."""
+    translations = {name: (["9" * 5000, 9], {"average": 2}) for name in "ab"}
+    assert unlike_searches("test", folders(translations)) is None
 
 
 def test_search_setting_that_older_translations_lack_is_not_compared(folders):

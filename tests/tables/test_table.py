@@ -276,9 +276,11 @@ def test_differences_draw_means_as_diamonds_and_seeds_as_dots():
         point = figures.Difference("a", "a", Estimate(1.0, -1.0, 2.0), seeds)
         svg = figures.differences([point], "Δ BLEU", ["a"])
         outlines = re.findall(r'<defs>\s*<path id="([^"]*)" d="([^"]*z[^"]*)"', svg)
-        counts = {"C" in d: svg.count(f'xlink:href="#{name}"') for name, d in outlines}
-        shapes.append(counts)  # number of markers by whether the outline has curves (round) or not
-    assert shapes == [{True: 1}, {False: 1, True: 2}]
+        # Number of markers of each outline, and True if it has curves (round).
+        shapes.append(
+            sorted((svg.count(f'xlink:href="#{name}"'), "C" in d) for name, d in outlines)
+        )
+    assert shapes == [[(1, True)], [(1, False), (2, True)]]
 
 
 @pytest.mark.parametrize("svg", ["", "<svg/>", "no markup"])
