@@ -729,3 +729,9 @@ def test_users_analysis_is_found_in_the_current_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [folder for folder in sys.path if folder])
     assert "--ignore-case" in ok("analyze analysis_here:FrequentWords --help").stdout
+
+
+def test_translate_refuses_closed_stdin(run):
+    done = shell(f"nmtkit translate - --run {run} --system toy --jobs 1 <&-")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "stdin is closed" in done.stderr and "name a file" in done.stderr

@@ -304,3 +304,13 @@ def test_unknown_removal_and_unchangeable_attention_are_refused(analysed, monkey
     monkeypatch.setattr("nmtkit.nn.attention.changed", lambda name, weights: weights)
     words = "base: the weights of its attention 'decoder.0.cross' cannot be changed"
     analysed.refused("importance", DataError, words)
+
+
+def test_removal_sets_a_position_to_zero_and_rescales_only_if_asked():
+    weights = torch.tensor([[[[0.5, 0.3, 0.2], [1.0, 0.0, 0.0]]]])
+    for renormalise, first in ((False, [0.0, 0.3, 0.2]), (True, [0.0, 0.6, 0.4])):
+        left = ablation.without(weights, torch.tensor([[0, 0]]), renormalise)
+        torch.testing.assert_close(left, torch.tensor([[[first, [0.0] * 3]]]))
+    half = weights / 2  # a query that keeps all positions is not rescaled
+    left = ablation.without(half, torch.tensor([[ablation.NOTHING, 2]]), True)
+    assert torch.equal(left[..., 0, :], half[..., 0, :])

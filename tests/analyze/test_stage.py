@@ -566,11 +566,18 @@ def test_lengths_note_the_signature_of_each_set(two):
 
 
 def test_stored_finding_is_printed_again(two, capsys):
-    for message in ("written to", "up to date"):
-        stage.analyze(two.run, "lengths", output_format="csv")
-        out, err = capsys.readouterr()
-        assert message in err
-        assert next(csv.DictReader(io.StringIO(out)))["system"] == "base"
+    for form in ("csv", "table"):
+        printed = []
+        for message in ("written to", "up to date"):
+            stage.analyze(two.run, "lengths", output_format=form, force=not printed)
+            out, err = capsys.readouterr()
+            assert message in err
+            printed.append(out)
+        assert printed[0] == printed[1]
+        if form == "csv":
+            assert next(csv.DictReader(io.StringIO(out)))["system"] == "base"
+    text = json.loads(two.text("lengths", "finding.json"))["text"]
+    assert " ".join(text.split()) in " ".join(out.split())
 
 
 def write_spans(folder, spans):

@@ -319,7 +319,8 @@ def test_writing_takes_constant_memory(tmp_path):
 @pytest.mark.parametrize("sizes", [None, [1, 0, 3, 1]])
 @pytest.mark.parametrize("block_size", [1, 2, 9])
 def test_spans_that_were_written_are_read(tmp_path, block_size, sizes):
-    folder = write(tmp_path, random_pairs(5, 10), sizes=sizes)
+    folder = write(tmp_path / "news.2014", random_pairs(5, 10), sizes=sizes)
+    assert load_spans(tmp_path / "missing", 5) is None
     assert load_spans(folder, 5) is None and spans_files(folder) == []
     spans = load_spans(write_spans(folder, block_size=block_size, sizes=sizes), 5)
     assert [spans[i].tolist() for i in range(5)] == SPANS

@@ -290,8 +290,8 @@ def verb_second(tree: Node) -> Iterator[str]:
     for node in labelled(tree, "S"):
         fields = parts(node)
         front, left, right = fields["VF"].kids, kids(fields["LK"]), kids(fields["RK"])
-        if list(fields) != ["VF", "LK", "MF", "RK", "NF"]:
-            yield f"fields {list(fields)}"
+        if (labels := [kid.label for kid in inner(node)]) != ["VF", "LK", "MF", "RK", "NF"]:
+            yield f"fields {labels}"
         if len(front) != (0 if node.info.question == "yn" else 1):
             yield f"{len(front)} constituents in front"
         if len(left) != 1 or left[0].form not in finite_table() or any(map(finite, right)):
@@ -305,8 +305,8 @@ def verb_final(tree: Node) -> Iterator[str]:
     order = leaves(tree)
     for node in labelled(tree, "SSUB", "SREL"):
         fields = parts(node)
-        if list(fields) != ["C", "MF", "RK", "NF"]:
-            yield f"fields {list(fields)}"
+        if (labels := [kid.label for kid in inner(node)]) != ["C", "MF", "RK", "NF"]:
+            yield f"fields {labels}"
         first = order.index(kids(fields["C"])[0])
         if first and order[first - 1].form not in {",", "und", "Aber", "aber"}:
             yield f"opening after {order[first - 1].form}"
@@ -324,7 +324,7 @@ def prefixes(tree: Node) -> Iterator[str]:
     for node in labelled(tree, "S", "SSUB", "SREL", "SINF"):
         verb, words = node.info.verb, bracket(node)
         prefix = verb.de.prefix
-        apart = [leaf.form for leaf in words if leaf.tag == "RP"]
+        apart = [leaf.form for leaf in kids(parts(node)["RK"]) if leaf.tag == "RP"]
         verbs = [leaf for leaf in words if isinstance(leaf.lex, Verb) and leaf.tag != "RP"]
         split = bool(prefix) and node.label == "S" and bool(verbs) and finite(verbs[0])
         joined = sum(bool(prefix) and leaf.form.startswith(prefix) for leaf in verbs)

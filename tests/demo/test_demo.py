@@ -49,6 +49,16 @@ def test_data_set_has_its_files_and_documents_of_6_to_12_sentences(folder):
     assert len(set(map(len, documents(folder, "train")))) == 7
 
 
+def contents(folder):
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {path.relative_to(folder): path.read_bytes() for path in files}
+
+
+def test_equal_arguments_give_equal_files(folder, tmp_path):
+    generate(tmp_path, size=1500, dev=200, test=200, seed=5)
+    assert contents(tmp_path) == contents(folder)
+
+
 def test_another_seed_gives_other_sentences(folder, tmp_path):
     generate(tmp_path, size=60, dev=20, test=20, seed=6)
     assert lines(tmp_path / "test.de") != lines(folder / "test.de")[:20]

@@ -70,9 +70,9 @@ def test_macs_of_amn_include_its_contexts():
     """A GRU, self-attention of source and context, attention between them, a feed-forward layer
     and a gate.
     """
-    d, f, layers, n, m = 32, 96, 1, 11, 3
-    model = built("amn", d, f, layers)
-    plain = macs.count_macs(built("transformer", d, f, layers), n, m)
+    d, f, layers, n, m = 32, 96, 2, 11, 3
+    model = built("amn", d, f, layers, norm="pre")
+    plain = macs.count_macs(built("transformer", d, f, layers, norm="pre"), n, m)
     assert macs.count_macs(model, n, m) == plain
     whole, half = (macs.count_macs(model, n, m, contexts=count) for count in (1, 0.5))
     read = 6 * d * d + 2 * (4 * d * d + 2 * n * d) + (4 * d * d + 2 * n * d) + 2 * d * f + 2 * d * d
@@ -86,7 +86,7 @@ def test_macs_of_amn_include_its_contexts():
 
 def test_macs_of_han_include_every_context():
     """Each of three contexts is encoded, and read by words and as a sentence."""
-    d, f, layers, n, m = 32, 96, 1, 11, 3
+    d, f, layers, n, m = 32, 96, 2, 11, 3
     model = built("han", d, f, layers)
     whole, plain = (macs.count_macs(model, n, m, contexts) for contexts in (3, 0))
     words, sentences = d * d + 3 * (2 * d * d + 2 * n * d + d * d), d * d + 3 * 2 * d * d + d * d

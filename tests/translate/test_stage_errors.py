@@ -2,6 +2,7 @@
 fail.
 """
 
+import contextlib
 import os
 import re
 import shutil
@@ -12,7 +13,14 @@ import pytest
 import torch
 from toy_run import LINES, set_stdin, translated
 
-from nmtkit.errors import ConfigError, DataError, EnvironmentProblem, NmtkitError
+from nmtkit.errors import (
+    CheckpointError,
+    ConfigError,
+    DataError,
+    EnvironmentProblem,
+    NmtkitError,
+    TrainingDiverged,
+)
 from nmtkit.locks import locked
 from nmtkit.models import checkpoints, loading
 from nmtkit.run import Run
@@ -120,9 +128,12 @@ def test_closed_stdin_is_a_data_error(run, monkeypatch):
 def test_stdout_whose_reader_has_left_raises_broken_pipe_error(run, monkeypatch, jobs):
     reader, writer = os.pipe()
     os.close(reader)
-    with pytest.raises(BrokenPipeError), open(writer, "w", encoding="utf-8") as stream:
-        monkeypatch.setattr(sys, "stdout", stream)
+    stream = open(writer, "w", encoding="utf-8")
+    monkeypatch.setattr(sys, "stdout", stream)
+    with pytest.raises(BrokenPipeError):
         translated(run, set_names=[], source=str(run.source("test")), jobs=jobs)
+    with contextlib.suppress(BrokenPipeError):  # closing the stream writes the rest
+        stream.close()
 
 
 @pytest.mark.parametrize("locked_before", [True, False])
@@ -211,35 +222,44 @@ def save_diverged_checkpoint(system):
 
 
 @pytest.mark.parametrize(
-    ("damage", "message"),
+    ("damage", "error", "message"),
     [
         (
             lambda system: edit_files(
                 system, "checkpoints/*/manifest.json", '"[0-9a-f]{64}"', f'"{64 * "0"}"'
             ),
+            CheckpointError,
             "no valid checkpoint",
         ),
-        (save_diverged_checkpoint, "the model's probabilities are not finite"),
+        (save_diverged_checkpoint, TrainingDiverged, "the model's probabilities are not finite"),
         (
             lambda system: edit_files(
                 system, "config.toml", "(?m)^variant = .*$", 'variant = "nowhere.to_be:Found"'
             ),
+            DataError,
             ".*nowhere",
         ),
-        (lambda system: edit_files(system, "config.toml", r"\Z", "x = 1 ="), "the file is damaged"),
+        (
+            lambda system: edit_files(system, "config.toml", r"\Z", "x = 1 ="),
+            DataError,
+            "the file is damaged",
+        ),
         (
             lambda system: edit_files(system, "config.toml", r"\Z", "depth = 1"),
+            ConfigError,
             "unknown setting 'search.depth'",
         ),
     ],
 )
-def test_system_that_cannot_translate_is_skipped_unless_it_is_named(run, stderr, damage, message):
+def test_system_that_cannot_translate_is_skipped_unless_it_is_named(
+    run, stderr, damage, error, message
+):
     system = run.system("one")
     damage(system)
     translate(run, set_names=["test"], jobs=1)
     assert re.search(f"skipping 'one': {message}", stderr())
     assert (run.system("two").translation("test") / "hyp.txt").exists()
     assert not list(system.path.glob("translate/*"))
-    refused(NmtkitError, message, translate, run, systems=["one"], jobs=1)
+    refused(error, message, translate, run, systems=["one"], jobs=1)
     with pytest.raises(NmtkitError):
         translate(run, systems=["one"], source=str(run.source("test")), jobs=1)

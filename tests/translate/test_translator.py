@@ -235,7 +235,21 @@ def test_workers_read_the_next_window_and_write_the_last_one_during_a_search(eve
             assert events == ["read", "search", "write"]
             assert window == list(itertools.islice(expected, len(window)))
             events.clear()
-    assert texts(translations) == texts(translator().translate_window(lines))
+    together = translator().translate_window(lines)
+    assert texts(translations) == texts(together)
+    scores = [[c.score for t in lines for c in t.candidates] for lines in (translations, together)]
+    assert scores[0] == pytest.approx(scores[1], rel=1e-12)
+
+
+@linux_only
+def test_workers_end_when_the_reader_of_translations_fails(events):
+    letters, before = translator(), set(multiprocessing.active_children())
+    windows = map(Window, windowed(random_lines(20, seed=4), 5))
+    with pytest.raises(BrokenPipeError), letters.reading(2):
+        for _ in letters.translate_windows(windows):
+            assert events.count("search") == 2  # the second window is ahead
+            raise BrokenPipeError
+    assert set(multiprocessing.active_children()) <= before
 
 
 @pytest.mark.parametrize(
