@@ -126,7 +126,7 @@ def text(run, name, side):
     return list(text_lines(run.prep / "text" / f"{name}.{side}"))
 
 
-@pytest.mark.parametrize("name", [*ONE_DIRECTION, "wmt17-ende"])
+@pytest.mark.parametrize("name", [*ONE_DIRECTION, "wmt17-ende", "multi30k-ende"])
 def test_prepared_data_set_has_the_expected_lines_and_documents(
     look_alikes, folder, tmp_path, name
 ):
@@ -192,7 +192,9 @@ def test_both_directions_have_the_same_text(look_alikes, folder, tmp_path, name)
             continue
         assert read(ours.src) == read(theirs.tgt)
         assert read(ours.tgt) == read(theirs.src)
+        assert [ours.name, ours.split] == [theirs.name, theirs.split]
         assert (ours.docs is None) == (theirs.docs is None)
+        assert ours.docs is None or read([ours.docs]) == read([theirs.docs])
         assert len(read(ours.src)) == len(read(ours.tgt)) > 0
 
 

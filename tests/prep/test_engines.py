@@ -88,12 +88,12 @@ def test_corpus_is_the_same_after_a_local_worker_is_killed(
     assert marker.exists()
 
 
-def test_prep_stops_after_three_killed_workers_and_can_go_on(prepare_run, monkeypatch):
+def test_prep_stops_after_three_killed_workers_and_can_go_on(prepare_run, monkeypatch, expected):
     replace_cleaning(monkeypatch, lambda *arguments: os.kill(os.getpid(), signal.SIGKILL))
     message = "killed 3 times in step clean"
     assert "fewer --jobs" in refused(EnvironmentProblem, message, prepare_run, jobs=2).hint
     monkeypatch.undo()
-    prepare_run(jobs=2)
+    assert contents(prepare_run(jobs=2)) == expected
 
 
 def killer(folder, pids):
@@ -287,7 +287,11 @@ def test_worker_that_does_not_see_the_text_is_an_environment_error(tmp_path, own
         ({"engine": "nowhere:make"}, "cannot import engine 'nowhere:make'", "PYTHONPATH"),
         ({"engine": "tests.prep.test_engines:nothing"}, "has no function nothing", "address"),
         ({"engine": "tests.prep.test_engines:no_executor"}, "returned no Executor", "str"),
-        ({"engine": "tests.prep.test_engines:fails"}, "ValueError: no cluster\n", "--debug"),
+        (
+            {"engine": "tests.prep.test_engines:fails"},
+            "failed: ValueError: no cluster\n",
+            "--debug",
+        ),
         ({"address": "tcp://x:1"}, "the local engine has no address", "--engine"),
     ],
 )

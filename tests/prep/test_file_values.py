@@ -64,11 +64,14 @@ def test_files_as_words_commas_or_tables_give_the_same_corpus(sets, form):
 
 def test_paths_in_a_value_may_begin_with_a_tilde(sets, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
+    plain = call("--run", "plain", *COMMAND_LINES["commas"].split(" "))
+    assert plain.exit_code == 0, plain.output
     tests = ",".join(["test.en", *["~/test.de"] * 40])  # too long for the name of a file
     train = "--train=~/train.en", "train.de"
     result = call("mine", *train, "--dev=dev.en,~/dev.de", "--test", tests)
     assert result.exit_code == 0, result.output
     files = read_files("runs/mine")
+    assert read_files("plain").items() <= files.items()
     assert files["text/test.ref39"] == files["text/test.ref"]
 
 

@@ -239,10 +239,9 @@ def test_phrases_of_generated_trees_equal_the_slow_version():
         text = random_tree(draw)
         sizes = [draw.choice([1, 1, 1, 2, 3, 9]) for _ in read_tree(text).leaves()]
         for n in (2, 3, 5, 8):
-            phrases = phrases_of(text, n, sizes)
-            assert phrases == slow_phrases(text, n, sizes)
-            lengths = [len(phrase.split()) for phrase in phrases]
-            assert sum(lengths) == sum(sizes) and max(lengths) <= n
+            expected = [len(phrase) for phrase in SlowTree(tree_of(text, n, sizes)).phrases(n)]
+            assert cut(tree_of(text, n, sizes), n) == expected
+            assert sum(expected) == sum(sizes) and max(expected) <= n
 
 
 @functools.cache

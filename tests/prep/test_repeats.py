@@ -144,7 +144,13 @@ def add_repeats(rows):
 
 @pytest.mark.parametrize(
     ("deduplicate", "overlap"),
-    [(True, "none"), (False, "exact"), (False, "normalised"), (True, "normalised")],
+    [
+        (True, "none"),
+        (False, "exact"),
+        (True, "exact"),
+        (False, "normalised"),
+        (True, "normalised"),
+    ],
 )
 def test_dropped_pairs_and_counts_equal_a_slow_search(
     tmp_path, shared, overlap, deduplicate, monkeypatch

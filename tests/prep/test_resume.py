@@ -339,6 +339,7 @@ def test_only_shards_encoded_with_other_models_are_encoded_again(
         (KeyboardInterrupt(), True, True),
         (EnvironmentProblem("nothing is done yet"), False, False),
         (DataError("broken"), False, False),
+        (DataError("broken"), True, False),
     ],
 )
 def test_work_folder_is_kept_if_a_machine_or_signal_stops_finished_work(
@@ -350,7 +351,7 @@ def test_work_folder_is_kept_if_a_machine_or_signal_stops_finished_work(
             (folder / "clean").mkdir(exist_ok=True)
             (folder / "clean" / "00000.json").write_text("a task that is done")
         raise error
-    assert (folder / WORK_RECORD).exists() == is_kept
+    assert (folder / WORK_RECORD).exists() == folder.exists() == is_kept
 
 
 # job arrays

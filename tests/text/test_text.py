@@ -42,7 +42,7 @@ def prep(tmp_path_factory):
     folder = tmp_path_factory.mktemp("prep")
     plain = english()
     counts = Counter(word for line in TEXT for word in evidence(plain.tokens(line)))
-    side = TextSide("en", PrepSettings(), learn_truecaser(counts, folder / "truecase.en"))
+    side = TextSide("en", PrepSettings(**DEFAULTS), learn_truecaser(counts, folder / "truecase.en"))
     counts = Counter(token for line in TEXT for token in side.tokens(line))
     learn_bpe([*counts], [*counts.values()], 25, folder / "codes.bpe")
     bpe = Bpe(folder / "codes.bpe")
@@ -130,7 +130,9 @@ def test_vocab_threshold_undoes_merges_to_rare_subwords(prep, tmp_path):
 
 def test_special_symbols_in_the_text_are_text(prep):
     for escape in (True, False):
-        side = TextSide("en", PrepSettings(escape=escape), None, Bpe(prep / "codes.bpe"))
+        side = TextSide(
+            "en", PrepSettings(**DEFAULTS | {"escape": escape}), None, Bpe(prep / "codes.bpe")
+        )
         subwords = side.encode("a <pad> </s> <unk> @@ b@@ c")
         assert not {*SPECIALS} & {*subwords, *side.tokens("a <pad> </s> <unk>")}
         assert side.surface(subwords).endswith("@ @ b @ @ c")
