@@ -44,7 +44,7 @@ settings.register_profile(
 settings.load_profile("bounded")
 
 
-LONGEST = ("test_a_training_with_a_real_compiler", "test_mypy_finds_no_error")
+LONGEST = ("test_training_with_a_real_compiler_has_the_eager_losses", "test_mypy_finds_no_error")
 """Tests that take up to a minute each where nothing is cached."""
 
 

@@ -74,7 +74,7 @@ def test_every_published_file_belongs_to_a_data_set():
     assert used | outer == set(PUBLISHED)
 
 
-def test_multi30k_checksums_and_sizes_are_those_of_the_shared_files(shared):
+def test_multi30k_checksums_and_sizes_equal_the_shared_files(shared):
     data = shared / "data"
     known = dict(reversed(line.split()) for line in (data / "SHA256SUMS").read_text().splitlines())
     for name, resource in PUBLISHED.items():
@@ -91,7 +91,7 @@ def test_tvsub_commit_is_that_of_the_shared_files(shared):
 
 
 def test_addresses_checksums_and_sizes_agree_with_the_shared_notes(shared):
-    """The notes are of publications: sources.md and formats.md."""
+    """The notes are sources.md and formats.md."""
     notes = "".join(
         (shared / "data" / name).read_text("utf-8") for name in ("sources.md", "formats.md")
     )
@@ -153,7 +153,7 @@ NEWS = "newstest2009 newstest2010 newstest2011 newstest2012 newstest2013"
         ("ted-enes", None, "dev2010", "tst2010 tst2011 tst2012", None),
     ],
 )
-def test_dev_test_and_merges_are_those_of_the_paper(name, preset, dev, test, merges):
+def test_dev_test_and_merges_equal_the_paper(name, preset, dev, test, merges):
     dataset = table.find(name)
     entry = dataset.entry
     values = entry.prep | entry.presets.get(preset or entry.preset, {})

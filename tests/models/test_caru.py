@@ -236,7 +236,7 @@ def without_idea(case):
         )
         for name, parameter in baseline.named_parameters(remove_duplicate=False):
             if name.endswith("words.bias"):
-                parameter.zero_()  # CARU has no bias of words
+                parameter.zero_()  # CARU's word embeddings have no bias
             elif name.endswith("words.table.weight"):
                 parameter.copy_(weights[f"{name[:3]}_table.weight"])
             elif name == "maxout.weight":
@@ -326,7 +326,7 @@ def test_gates_of_cells_begin_open(untrained):
 
 
 @torch.no_grad()
-def test_gate_of_attention_begins_open(untrained):
+def test_attention_gate_begins_open(untrained):
     gate, states = untrained.attention.gate, torch.zeros(1, 1, 3, 32)
     of_s, of_h = gate.state(torch.zeros(1, 1, 1, 16)), gate.prepare(states)
     torch.testing.assert_close(gate.openness(of_h, of_s), torch.full((1, 1, 3), OPEN))
@@ -340,7 +340,7 @@ def test_embeddings_begin_with_variance_one(untrained):
 
 
 @pytest.mark.parametrize("values", [{"n_scale": "length"}, {"n_constant": 100}], ids=str)
-def test_hundred_words_with_large_scores_stay_finite(values):
+def test_sentence_of_100_words_with_large_scores_stays_finite(values):
     model = small(**values, dtype=torch.float32)
     with torch.no_grad():
         for parameter in model.attention.parameters():

@@ -29,7 +29,7 @@ SETTINGS = [
     ("han", {"side": "decoder"}),
     ("han", {"side": "joint", "norm": "pre"}),
 ]
-READ_BATCH = [
+BATCH_MEMORY = [
     ("amn", {"memory_scope": "batch"}),
     ("amn", {"memory_scope": "batch", "inter_attention": False}),
 ]
@@ -49,7 +49,7 @@ def for_each(settings):
     return pytest.mark.parametrize(("variant", "values"), settings, ids=str)
 
 
-@for_each(SETTINGS + READ_BATCH + ONE_CONTEXT)
+@for_each(SETTINGS + BATCH_MEMORY + ONE_CONTEXT)
 def test_sentences_with_0_to_3_contexts_equal_the_slow_equations(variant, values):
     model, texts = built(variant, values), [ONE, TWO, THREE]
     rows = [[2], [], [0], [2]] if variant == "context-aware" else MIXED
@@ -100,10 +100,10 @@ def test_each_context_is_encoded_once(variant, values, expected):
     assert rows == expected
 
 
-@for_each(SETTINGS + READ_BATCH + ONE_CONTEXT)
+@for_each(SETTINGS + BATCH_MEMORY + ONE_CONTEXT)
 def test_only_sentences_with_contexts_give_gradients_to_context_parameters(variant, values):
     model = built(variant, values, dropout=0.1, attention_dropout=0.1).train()
-    of_contexts = set(model.state_dict()) - set(transformer_of(model).state_dict())
+    context_parameters = set(model.state_dict()) - set(transformer_of(model).state_dict())
     rows = [[], [1]] if variant == "context-aware" else [[], [1, 0]]
     batch = batch_of(ONE, TWO, rows=rows, sentences=contract.pairs(count=2))
     for without_loss, reached in (([], True), ([0], True), ([1], False)):
@@ -112,7 +112,7 @@ def test_only_sentences_with_contexts_give_gradients_to_context_parameters(varia
         seed_dropout(1, 1)
         model.zero_grad()
         contract.loss_of(model, dataclasses.replace(batch, tgt_out=tgt_out)).backward()
-        for name in of_contexts:
+        for name in context_parameters:
             gradient = model.get_parameter(name).grad
             assert gradient.isfinite().all() and bool(gradient.any()) == reached, name
 

@@ -255,7 +255,7 @@ def test_packed_batch_is_cut_sentence_by_sentence(packed_cut, seed):
         first += len(cut(n))
     # Left-over phrases are empty and belong to the last row.
     assert not phrases.real[first:].any() and set(sentences[first:]) <= {rows - 1}
-    assert (where.offsets[len(filled) : -1] == first).all()
+    assert (where.offsets[len(filled) : -1] == first).all() and len(where.offsets) == rows + 1
 
 
 @pytest.mark.parametrize("seed", range(10))

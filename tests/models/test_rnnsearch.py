@@ -115,7 +115,8 @@ def test_presets_of_transformers_are_adapted(preset):
     adapted = load_variant("rnnsearch").adapt(sizes)
     expected = {"d_embedding": sizes["d_model"], "d_hidden": 2 * sizes["d_model"]}
     expected |= {name: sizes[name] for name in ("dropout", "tie")}
-    assert {name: adapted[name] for name in expected} == expected
+    sizes = load_variant("rnnsearch").Settings(**adapted)
+    assert {name: getattr(sizes, name) for name in expected} == expected
 
 
 def test_preset_may_set_the_width_of_states():

@@ -39,7 +39,7 @@ def count(s, v):
 
 
 def used(i, n, m, share):
-    """Return which of m distinct layers layer i of n uses, both from 1 (Takase & Kiyono 2021)."""
+    """Return which of m distinct layers layer i of n uses, both from 1 (Takase & Kiyono 2023)."""
     if share == "sequence":
         return math.floor((i - 1) / (n / m)) + 1
     if share == "cycle" or i <= n - m:
@@ -256,6 +256,8 @@ def test_initial_biases_are_0_gains_1_and_embeddings_normal(init):
             assert (parameter == 1).all(), name
         elif name.endswith("table.weight"):
             assert abs(float(parameter.detach().std()) - 128**-0.5) < 0.002
+        else:
+            assert name.split(".")[-2] in BOUNDS[init], name
 
 
 def test_capture_reads_every_attention_and_changes_no_logits():

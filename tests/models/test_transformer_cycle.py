@@ -1,4 +1,4 @@
-"""Transformer Cycle (Takase & Kiyono 2021): layers that share parameters, in all Transformer
+"""Transformer Cycle (Takase & Kiyono 2023): layers that share parameters, in all Transformer
 variants.
 """
 
@@ -47,7 +47,7 @@ def test_size_is_that_of_the_distinct_layers(share):
             {"d_model": 8, "encoder_layers": 6, "decoder_layers": 8, "distinct_layers": 3},
         ),
         ({"d_model": 8}, {"d_model": 8}),
-        *[({"encoder_layers": 9, "distinct_layers": 2},) * 2],
+        ({"encoder_layers": 9, "distinct_layers": 2}, {"encoder_layers": 9, "distinct_layers": 2}),
     ],
 )
 def test_preset_layers_become_the_distinct_layers(sizes, adapted):

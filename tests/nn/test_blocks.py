@@ -14,7 +14,7 @@ from tests.models.slow import position
 
 
 @pytest.mark.parametrize("p", [0.1, 0.3, 0.5, 0.001])
-def test_dropout_drops_with_its_probability_and_one_factor(p):
+def test_dropout_drops_with_probability_p_and_scales_by_one_factor(p):
     seed_dropout(1, 1)
     n = 2_000_000
     out = dropout(torch.ones(n, dtype=torch.float64), p)
@@ -51,11 +51,12 @@ def test_sinusoids_equal_the_paper(width):
         assert table[number].tolist() == pytest.approx(position(number, width), abs=1e-12)
 
 
-def test_embedder_has_positions_for_any_length():
-    embedder = Embedder(Embedding(9, 6), 6, 0.0)
+@pytest.mark.parametrize("width", [6, 7])
+def test_embedder_has_positions_for_any_length(width):
+    embedder = Embedder(Embedding(9, width), width, 0.0)
     wide, narrow = torch.empty(0, dtype=torch.float64), torch.empty(0)
     for start, length in ((0, 3), (250, 20), (5000, 2)):
-        expected = sinusoids(start + length, 6)[start:]
+        expected = sinusoids(start + length, width)[start:]
         torch.testing.assert_close(embedder.positions(start, length, wide), expected)
     assert embedder.positions(0, 2, narrow).dtype == torch.float32
     assert list(embedder.state_dict()) == ["table.weight"]
@@ -95,7 +96,7 @@ def test_residual_norms_before_or_after_the_sublayer():
         assert kept.all() != mode
 
 
-def test_nested_capture_hides_from_the_outer_and_ends_with_errors():
+def test_inner_capture_is_hidden_from_the_outer_and_ends_at_an_error():
     record("a", torch.ones(1))
     assert not capturing()
     with capture() as outer:

@@ -597,8 +597,8 @@ def test_training_step_partly_in_kernels_is_the_same(case, rows, dtype, kernels,
     model, found = case.build(dtype=dtype, dropout=0.0).train(), []
     batch = batch_for(model, pairs(2, longest=4))
     tgt_in = batch.tgt_in.repeat_interleave(rows, 0)
-    for door in (gpu._for, lambda x: None):
-        monkeypatch.setattr(gpu, "_for", door)
+    for kernels_for in (gpu._for, lambda x: None):
+        monkeypatch.setattr(gpu, "_for", kernels_for)
         hidden, _ = model.decode(tgt_in, model.encode(batch))
         loss = hidden.square().sum()
         found.append([hidden, *torch.autograd.grad(loss, model.encoder.parameters())])

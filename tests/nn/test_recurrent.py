@@ -309,6 +309,7 @@ def test_steps_over_all_rows_as_on_a_gpu_give_the_same_states(cell, monkeypatch)
     torch.manual_seed(3)
     model = shaken(Recurrent(cell, 3, 5, bidirectional=True))
     v, lengths = torch.randn(7, 6, 3, dtype=torch.float64), torch.tensor([3, 5, 0, 1, 5, 4, 2])
+    assert cpu.reads_at_once(lengths)
     plain = states_and_gradients(model, v, lengths)
     monkeypatch.setattr(cpu, "reads_at_once", lambda x: False)
     for found, expected in zip(states_and_gradients(model, v, lengths), plain, strict=True):

@@ -27,9 +27,7 @@ from nmtkit.parallel import cores, memory_bytes, one_ahead, ordered_map
         ("4:memory:/x\n", {}, (64, None)),
     ],
 )
-def test_cores_and_memory_are_those_of_the_container(
-    tmp_path, monkeypatch, group, limits, expected
-):
+def test_cores_and_memory_respect_container_limits(tmp_path, monkeypatch, group, limits, expected):
     machine = memory_bytes()
     for name, limit in {"a/b/x": "", "own": group, **limits}.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)

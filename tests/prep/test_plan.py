@@ -235,7 +235,7 @@ def test_empty_vocabulary_is_an_error(tmp_path):
     refused(DataError, "vocabulary is empty", prepared, tmp_path, pairs(50), **options)
 
 
-def test_prep_loads_neither_torch_nor_jieba_nor_sacremoses_before_use(tmp_path):
+def test_prep_never_loads_torch_or_jieba_and_its_import_does_not_load_sacremoses(tmp_path):
     write(tmp_path, "train", pairs(40))
     code = """if True:
         import sys

@@ -51,7 +51,7 @@ def iwslt14_rows(shared):
 
 
 @pytest.mark.parametrize(("number", "lang", "entities"), [(0, "de", 3), (1, "en", 5)])
-def test_iwslt14_tokens_from_xml_equal_the_recorded_ones_but_for_entities(
+def test_iwslt14_tokens_from_xml_equal_the_recorded_ones_except_for_entities(
     shared, iwslt14_rows, number, lang, entities
 ):
     """The recorded script took XML's entities for text: `&amp;` became `&amp; amp ;`."""

@@ -342,7 +342,7 @@ def test_only_shards_encoded_with_other_models_are_encoded_again(
         (DataError("broken"), True, False),
     ],
 )
-def test_work_folder_is_kept_if_a_machine_or_signal_stops_finished_work(
+def test_work_folder_with_finished_tasks_is_kept_after_an_environment_error_or_interrupt(
     tmp_path, error, has_task, is_kept
 ):
     folder = tmp_path / "work"

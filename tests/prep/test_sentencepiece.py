@@ -179,7 +179,7 @@ def learnt_run(text, tmp_path_factory):
     return prepared(text, tmp_path_factory.mktemp("learnt") / "run", *SPM)
 
 
-def test_subwords_know_their_words(learnt_run):
+def test_subwords_are_mapped_to_their_words(learnt_run):
     side = TextSide.load(learnt_run.prep, "tgt")
     words = side.tokens("Two men, a dog and 3.14 kittens are walking.")
     subwords, owners = side.subwords(words)

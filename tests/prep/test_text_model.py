@@ -147,7 +147,9 @@ def test_like_encodes_with_the_text_model_of_the_other_run(
     assert learnt.manifest().fingerprint != run.manifest().fingerprint
 
 
-def test_like_takes_the_settings_of_the_other_run_but_those_of_the_corpus(tmp_path, source, files):
+def test_like_takes_the_settings_of_the_other_run_except_those_of_the_corpus(
+    tmp_path, source, files
+):
     settings = [f"{key}={value}" for key, value in OWN_SETTINGS.items()]
     manifest = prepare(tmp_path, files, preset=None, like=source.path, settings=settings).manifest()
     assert manifest.settings == source.manifest().settings.model_copy(update=OWN_SETTINGS)

@@ -1,1 +1,1 @@
-"""Property tests; how many examples each draws is in tests/conftest.py."""
+"""Property tests; tests/conftest.py sets the number of examples."""

@@ -106,7 +106,7 @@ def test_subwords_of_bpe_join_to_the_words(codes, words):
 
 
 @given(st.data())
-def test_decoded_subwords_equal_the_line_but_for_case_and_spaces(side, data):
+def test_decoded_subwords_equal_the_line_except_for_case_and_spaces(side, data):
     line = data.draw(TEXT)
     subwords = side.encode(line)
     assert side.surface(subwords) == " ".join(side.tokens(line))

@@ -174,7 +174,7 @@ def test_text_that_is_no_svg_is_left_out(text):
     assert svg.inline(text, "f-", "") is None
 
 
-def test_white_background_and_black_lines_get_the_colours_of_the_page_but_not_in_heat_maps():
+def test_black_and_white_follow_the_page_except_in_heat_maps():
     ground = (
         '<g id="patch_2"><path d="M 0 0" style="fill: #ffffff"/><path d="M 1 1" style="fill:'
         ' #1f77b4; stroke: #000000"/></g>'

@@ -381,7 +381,7 @@ def test_report_accepts_scores_without_chrf_and_repeats_the_metrics_option(chose
     assert "--metrics bleu,ter,chrf++,spbleu" in command
 
 
-def test_metric_unfit_for_the_target_language_is_refused(fake_run):
+def test_metric_that_does_not_suit_the_target_language_is_refused(fake_run):
     fake = fake_run(tgt="zh")
     fake.add("a", 0.2)
     with pytest.raises(ConfigError, match="NIST BLEU is not possible here: it needs .* 13a"):

@@ -128,7 +128,7 @@ def test_tokenized_hypotheses_of_plain_references_are_warned_of(tmp_path, score_
 @pytest.mark.parametrize(
     ("text", "note"), [("ein Hund", ""), ("<d>\nein Hund\n<d>\nja", "(2 lines of ref.de)")]
 )
-def test_document_marks_are_warned_of(tmp_path, score_json, text, note):
+def test_document_marks_cause_a_warning(tmp_path, score_json, text, note):
     path = write(tmp_path / "ref.de", [text])
     _, err = score_json([path], [path])
     assert ("scored as sentences" in err) == bool(note) and note in err
@@ -278,7 +278,7 @@ def test_line_of_stdin_without_end_is_refused(tmp_path, monkeypatch):
         (["REF", "--ref", "REF", "--system", "a"], b"", "--system has no effect"),
     ],
 )
-def test_unfit_arguments_are_refused(tmp_path, words, text, message):
+def test_wrong_arguments_are_refused(tmp_path, words, text, message):
     ref = str(write(tmp_path / "ref.de", ["x", "y", "z"]))
     words = [word.replace("REF", ref) for word in words]
     done = CliRunner().invoke(app, ["score", *words, "--resamples", "5"], input=text)
@@ -286,7 +286,7 @@ def test_unfit_arguments_are_refused(tmp_path, words, text, message):
     assert message.replace("REF", ref) in " ".join(done.stderr.split())
 
 
-def test_unfit_files_are_refused(tmp_path):
+def test_wrong_files_are_refused(tmp_path):
     short, ref = write(tmp_path / "a.txt", ["x", "y"]), write(tmp_path / "ref.txt", ["x", "y", "z"])
     source = r"a\.txt has 2 lines.*\n.*first odd pair.*\n.*give the source"
     for hyps, refs, options, error, message in (

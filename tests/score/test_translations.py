@@ -275,7 +275,7 @@ def partly(fake_run):
         (ConfigError, {"buckets": "x"}, "length groups", ""),
     ],
 )
-def test_unfit_options_are_refused_with_a_hint(partly, error, options, message, hint):
+def test_wrong_options_are_refused_with_a_hint(partly, error, options, message, hint):
     assert hint in refused(error, message, partly.score, **options).hint
     assert not (partly.run.path / "score" / "one").exists()
 

@@ -103,7 +103,7 @@ def test_caseless_tokenizer_splits_full_stops_before_small_letters(text, tokens)
 
 
 @pytest.mark.parametrize(("lang", "stops"), [("en", 0), ("de", 13), ("fr", 42)])
-def test_multi30k_tokens_equal_the_published_ones_but_for_explained_lines(shared, lang, stops):
+def test_multi30k_tokens_equal_the_published_ones_except_for_explained_lines(shared, lang, stops):
     """tok/ is raw/ lowercased, normalised and tokenized: 32,014 lines a language.
 
     Explained differences: spaces (the scripts leave `motorcycle  . &apos; `); and a last full
@@ -249,7 +249,7 @@ def test_escapes_that_the_text_holds_come_back_as_text(escape):
     assert moses.detokenize(tokens) == "write & apos; and & amp; lt; here"
 
 
-def test_real_text_comes_back_but_for_spaces(shared):
+def test_real_text_comes_back_except_for_spaces(shared):
     moses = Moses("en")
     text = lines(shared / "data/wmt_newstest/newstest2013.eng")
     same = 0

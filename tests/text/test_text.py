@@ -157,7 +157,7 @@ def test_damaged_prep_folder_is_refused(prep, tmp_path):
         TextSide.load(tmp_path, "src")
 
 
-def test_real_text_comes_back_but_for_spaces_around_quotes(shared, prep):
+def test_real_text_comes_back_except_for_spaces_around_quotes(shared, prep):
     """On Multi30k's dev set: 2 of 1,014 lines differ."""
     side = TextSide.load(prep, "src")
     text = lines(shared / "data/multi30k/raw/val.en.gz")

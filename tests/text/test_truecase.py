@@ -40,7 +40,7 @@ def news(shared):
     ]
 
 
-def test_model_of_real_text_equals_that_of_sacremoses(news, tmp_path):
+def test_model_of_real_text_equals_sacremoses(news, tmp_path):
     model = learn(news, tmp_path / "a")
     assert model == learn_by_sacremoses(news, tmp_path / "b")
     assert model.count(b"\n") > 8000

@@ -1,5 +1,5 @@
 """Train in a child process and kill it after as many seconds as a line of stdin says (`cpu 0.5`: of
-processor time, for a busy machine); print its exit code (minus the signal). Again for each line.
+processor time, for a busy machine); print its exit code (minus the signal). Repeat for each line.
 
 The parent imports torch and sacremoses once, which takes a second, and forks. No torch operation
 runs before the fork, so no thread is lost in it.

@@ -180,7 +180,7 @@ def test_left_out_words_have_no_vector_in_a_compiled_model():
     assert not torch.allclose(found[2], eager.encode(batch)["states"][2])
 
 
-def test_a_training_with_a_real_compiler(tmp_path):
+def test_training_with_a_real_compiler_has_the_eager_losses(tmp_path):
     """A training with --compile has the curve of one without, but not the same bits.
 
     Every kernel costs seconds of g++ where none is cached. So all batches are padded, which makes

@@ -42,6 +42,7 @@ def raw_weights(run):
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory):
     """A run trained without averages."""
+    torch.set_num_threads(1)
     run = make_run(tmp_path_factory.mktemp("plain"))
     go(run)
     return run
@@ -50,6 +51,7 @@ def plain(tmp_path_factory):
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     """A run trained with averages; the weights before the first update and after each update."""
+    torch.set_num_threads(1)
     run, weights = make_run(tmp_path_factory.mktemp("ema")), []
     make_update = loop.Trainer.make_update
 

@@ -179,7 +179,7 @@ UPDATES = {
 }
 
 
-@pytest.mark.parametrize("world", [1, 3])
+@pytest.mark.parametrize("world", [1, 2, 3])
 @EVERY_MODEL
 @pytest.mark.parametrize("update", UPDATES)
 def test_sums_over_ranks_equal_those_of_single_parts(store, world, kind, update):

@@ -111,7 +111,7 @@ def test_wandb_that_does_not_start_is_an_error_before_the_training(run, wandb, m
     assert not run.system("transformer").metrics.exists()
 
 
-def test_an_unknown_logger_is_refused(run):
+def test_unknown_logger_is_refused(run):
     refused(ConfigError, re.escape("bad value for 'train.log_to'"), go, run, "train.log_to=mlflow")
 
 

@@ -67,7 +67,7 @@ def device_path(request, monkeypatch):
         monkeypatch.setattr(cpu, "reads_at_once", lambda x: False)
 
 
-@pytest.mark.parametrize("chunk", [1, 3, 100])
+@pytest.mark.parametrize("chunk", [1, 3, 16, 100])
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("top", ["linear", "tanh", "scaled"])
 def test_loss_and_gradients_equal_the_formula(chunk, smoothing, top, device_path):

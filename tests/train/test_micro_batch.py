@@ -55,7 +55,7 @@ def test_ranks_have_about_equal_work(ranks):
         assert max(of_ranks) < 1.25 * np.mean(of_ranks)
 
 
-def fewest_seconds(src, tgt, part):
+def fastest_number_of_parts(src, tgt, part):
     """The oracle: the number of parts of least time, of all numbers; a part costs as much as `part`
     positions.
     """
@@ -76,7 +76,7 @@ def test_number_of_parts_takes_the_least_time_and_grows_if_memory_is_short(monke
     for part in (1, 50, 500, 10**6):
         monkeypatch.setattr(updates, "PART", part)
         chosen = equal_parts(rows, src, tgt, 1, gradients.ALL_FIT)
-        assert len(chosen) == fewest_seconds(src, tgt, part)
+        assert len(chosen) == fastest_number_of_parts(src, tgt, part)
     halves = equal_parts(rows, src, tgt, 1, max(positions(chosen, src, tgt)))
     assert len(chosen) == 1 and len(halves) > 1
 

@@ -209,13 +209,13 @@ def test_float32_has_no_loss_scale(run, monkeypatch):
 )
 def test_precision_auto_follows_the_gpu(bfloat16, capability, precision, monkeypatch):
     answers = {
-        "is_available": True,
-        "get_device_name": "a GPU",
-        "is_bf16_supported": bfloat16,
-        "get_device_capability": capability,
+        "is_available": lambda: True,
+        "get_device_name": lambda device: "a GPU",
+        "is_bf16_supported": lambda including_emulation=True: bfloat16 or including_emulation,
+        "get_device_capability": lambda device: capability,
     }
     for name, answer in answers.items():
-        monkeypatch.setattr(torch.cuda, name, lambda *_, answer=answer, **__: answer)
+        monkeypatch.setattr(torch.cuda, name, answer)
     before = torch.get_float32_matmul_precision()
     try:
         chosen = hardware.choose("cuda", width=64)

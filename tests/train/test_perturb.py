@@ -4,22 +4,26 @@ replaced by which, and that a training resumes exactly.
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
+from nmtkit.data.pairs import GivenPairs
 from nmtkit.errors import ConfigError
 from nmtkit.models.base import Vocabularies
 from nmtkit.models.variants import build_model
 from nmtkit.settings import TrainSettings
 from nmtkit.text.vocabulary import BOS, EOS, PAD, UNK
-from nmtkit.train.gradients import seed_everything
+from nmtkit.train.gradients import Gradients, seed_everything
 from nmtkit.train.perturb import Perturbation, keep_probability, perturbation
+from nmtkit.train.ranks import Ranks
+from nmtkit.train.state import TrainState
 from nmtkit.train.validation import Validator
 from tests.models.contract import SIZES, collate, pairs
 from tests.refused import refused
 from tests.train.test_resume import outcome, stop
-from tests.train.tiny import make_run, options, trainer
+from tests.train.tiny import NO_AUTOCAST, make_run, options, trainer
 
 V = 23
 STEP = 3
@@ -186,6 +190,29 @@ def test_validation_is_not_perturbed(run, monkeypatch):
     go(run, *BOTH)
     assert calls[0] == 0 and set(calls[1:]) == set(range(1, 9))  # after the largest batch: updates
     assert len(losses) == 2 and all(first == second for first, second in losses)
+
+
+class Rank(Ranks):
+    """A rank of two that talks to no other rank."""
+
+    def __init__(self, rank):
+        self.rank, self.world = rank, 2
+
+
+def test_ranks_perturb_as_one_process():
+    """A micro-batch is perturbed by its place in the update, whichever rank computes it."""
+    store = GivenPairs(*zip(*pairs(count=12), strict=True))
+    update = [np.arange(i, i + 3) for i in (0, 3, 6, 9)]
+
+    def gradient(ranks):
+        model, chosen = small_model(), settings(replace="similar", word_dropout=0.2)
+        computer = Gradients(model, store, chosen, NO_AUTOCAST, TrainState(), ranks)
+        computer.add(computer.share(update), STEP, 30)
+        return torch.cat([p.grad.flatten() for p in model.parameters()])
+
+    alone, first, second = map(gradient, (Ranks(), Rank(0), Rank(1)))
+    torch.testing.assert_close(first + second, alone, rtol=1e-12, atol=1e-14)
+    assert not torch.allclose(first, second)
 
 
 # Wrong inputs

@@ -77,7 +77,7 @@ def rank_process(rank, world, port, argv, log, timeout, before):
 
 
 class Together:
-    """Ranks at work on one command, or each rank on a command of its own.
+    """Ranks that run one command, or each rank on a command of its own.
 
     Args:
         folder: gets a log of each rank.
@@ -406,7 +406,7 @@ def short_of_memory():
 
     def backward(logits_of, hidden, batch, *rest):
         if os.environ["RANK"] == "1" and batch.src.numel() + batch.tgt_out.numel() > 30:
-            raise MemoryError
+            raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
         return original(logits_of, hidden, batch, *rest)
 
     losses.backward = backward

@@ -482,7 +482,7 @@ def test_resuming_without_settings_after_a_kill_before_the_first_checkpoint(run,
 
 @pytest.fixture
 def mine(run):
-    """A system with settings of its own."""
+    """A system with changed settings."""
     go(run, "train.lr=0.5", name="mine", variant="enc-dc", preset="tiny", seed=3)
     return run.system("mine")
 

@@ -92,7 +92,7 @@ def translate(run, vocabulary, monkeypatch):
     return translations
 
 
-def test_context_is_the_translations_before_not_the_references(
+def test_context_in_validation_is_earlier_translations_not_references(
     run, dev, vocabulary, validator_of, translate
 ):
     """And only the sentences that are needed are translated."""

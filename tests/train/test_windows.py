@@ -167,7 +167,7 @@ def test_subwords_are_drawn_in_the_window_only(drawn):
 
 
 def test_later_window_is_held_beside_the_earlier_one_until_that_is_forgotten(drawn):
-    """An update may have pairs of both; shards of both windows stay as they were first drawn."""
+    """An update may have pairs of both windows. A shard of both has the later draw."""
     _, store, pairs = drawn
     first = sentences(pairs, FIRST)
     of_second = sentences(pairs, SECOND)

@@ -1,6 +1,7 @@
 """Checkpoints are written in a thread while the training goes on."""
 
 import errno
+import os
 import signal
 import threading
 
@@ -114,7 +115,8 @@ def test_kill_during_a_write_leaves_the_checkpoint_before_it(run, tmp_path):
     """From which the training resumes exactly."""
     whole = make_run(tmp_path / "whole")
     go(whole)
-    done = python("-c", KILLED, str(run.path), *SETTINGS)
+    one_thread = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = python("-c", KILLED, str(run.path), *SETTINGS, env=one_thread)
     assert done.returncode == -signal.SIGKILL, done.stderr
     assert [path.name for path in saved(run)] == ["step-00000002"]
     go(run)

@@ -1,5 +1,5 @@
 """A tiny prepared run, made without prep: letters are translated into their capitals, in reverse
-order. Its trainings, and what they leave.
+order. Also helpers for its trainings and their files.
 """
 
 import json

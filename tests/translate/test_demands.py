@@ -91,7 +91,7 @@ def test_prefix_may_have_as_many_subwords_as_a_translation():
     assert texts(translator().translate_window(["a"], demands=demands)) == ["a b c d e"]
 
 
-def test_marks_of_documents_in_files_of_demands_demand_nothing(tmp_path):
+def test_document_marks_in_demand_files_are_skipped(tmp_path):
     prefixes, phrases = tmp_path / "prefixes", tmp_path / "phrases"
     prefixes.write_text("<d>\na b\n")
     phrases.write_text("<d>\nx\t \t y z \n")

@@ -290,7 +290,7 @@ def test_last_sentences_of_batches_are_searched_together_with_the_same_results(
         ("cuda", 1, 9999, 512),
     ],
 )
-def test_number_of_sentences_of_a_batch(device, beam, lines, count):
+def test_batch_size_depends_on_device_beam_and_number_of_lines(device, beam, lines, count):
     device = torch.device(device)
     assert sentences_at_once(SearchSettings(beam=beam), device, lines) == count
     assert sentences_at_once(SearchSettings(beam=beam, batch_size=7), device, lines) == 7

@@ -278,7 +278,7 @@ def test_translations_are_printed_in_order_and_before_more_of_stdin_is_read(
     ("name", "text", "warning"),
     [("a", "a\n", ""), ("a", "<d>\na\n", "begins with <d>"), ("a.sgm", "a\n", "SGM or XML")],
 )
-def test_files_with_marks_or_tags_are_warned_of(name, text, warning, tmp_path, stderr):
+def test_files_with_marks_or_tags_print_a_warning(name, text, warning, tmp_path, stderr):
     path = tmp_path / name
     path.write_text(text)
     boundaries = output.checked_boundaries(context_copier(ContextRule()), str(path), None)

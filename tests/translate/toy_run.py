@@ -50,7 +50,7 @@ def save_system(run, name, seed, steps=(10,)):
 
 
 def choose_float32(device, precision, width):
-    """Stands for `hardware.choose`, whose measurements change settings of the whole process."""
+    """Replace `hardware.choose`, whose measurements change settings of the whole process."""
     return Hardware("cpu", "test", 1, "float32", "highest", False)
 
 
