@@ -1,4 +1,4 @@
-"""A full disk."""
+"""Simulate a full disk."""
 
 import contextlib
 import resource

@@ -1,4 +1,4 @@
-"""Python in a process of its own."""
+"""Run Python code in a new process."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""The errors of calls that are refused."""
+"""Assert that a call is refused, and return its error."""
 
 import pytest
 

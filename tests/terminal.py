@@ -1,4 +1,4 @@
-"""A terminal as stderr of this process."""
+"""Make stderr of this process a terminal."""
 
 import os
 import pty

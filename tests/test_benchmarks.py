@@ -1,4 +1,4 @@
-"""The benchmarks' drivers measure nmtkit and other toolkits: they call functions deep inside them."""
+"""The drivers of the benchmarks run, and three toolkits translate alike."""
 
 import sys
 from pathlib import Path

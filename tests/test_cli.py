@@ -447,7 +447,7 @@ def test_commands_other_than_train_refuse_torchrun(monkeypatch):
     assert "leave out torchrun" in wrong("settings train")
 
 
-def test_a_missing_stage_is_named_with_the_command_to_run_first(tmp_path):
+def test_missing_stage_is_named_with_the_command_to_run_first(tmp_path):
     empty = tmp_path / "empty"
     empty.mkdir()
     assert "not prepared" in wrong(f"train --run {empty}")

@@ -124,17 +124,18 @@ def test_only_models_and_corpora_name_variants():
 def variants_named(code):
     """Return the variants that code names by name, by class or by an import of their module."""
     # `pr` is a name of length buckets too.
-    patterns = {name: rf"(?<![\w-]){name}(?![\w-])" for name in set(VARIANTS) - {"pr"}}
+    patterns = [(name, rf"(?<![\w-]){name}(?![\w-])") for name in set(VARIANTS) - {"pr"}]
     for variant in VARIANTS.values():
         module, _, cls = variant.target.removeprefix("nmtkit.models.").partition(":")
-        patterns |= {cls: rf"\b{cls}\b", module: rf"\bmodels(\.| import ){module}\b"}
-    return {name for name, pattern in patterns.items() if re.search(pattern, code)}
+        patterns += [(cls, rf"\b{cls}\b"), (module, rf"\bmodels(\.| import ){module}\b")]
+    return {name for name, pattern in patterns if re.search(pattern, code)}
 
 
 @pytest.mark.parametrize(
     "code",
     [
         "if variant == 'enc-dc':",
+        "if variant == 'caru':",
         "isinstance(m, PhraseTransformer)",
         "from nmtkit.models import phrase",
         "'full-dc'",

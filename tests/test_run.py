@@ -190,7 +190,7 @@ def test_all_processes_that_share_a_run_are_named(tmp_path):
 
     A second `train` of a system in training is such a process.
     """
-    minutes = r"on [^,]+, for \d+ min\)"
+    minutes = r"on [^,]+, for [01] min\)"
     with other_process(tmp_path, "train", "shared") as first:
         with other_process(tmp_path, "score", "shared") as second:
             second.communicate()

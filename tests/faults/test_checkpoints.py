@@ -50,8 +50,10 @@ def trained(folder, there=(), every=1, average=1):
 
 @pytest.fixture(scope="module")
 def finished_once(tmp_path_factory):
-    run = make_run(tmp_path_factory.mktemp("finished") / "run")
+    run, threads = make_run(tmp_path_factory.mktemp("finished") / "run"), torch.get_num_threads()
+    torch.set_num_threads(1)  # `one_thread` begins later, and a test compares weights to the bit
     fit(run)
+    torch.set_num_threads(threads)
     return run.path
 
 
@@ -191,6 +193,10 @@ def test_pickle_is_never_loaded(name, tmp_path):
     foreign.write_bytes(pickle.dumps(Dangerous()))
     refused(CheckpointError, "pickle", checkpoints.load_weights, foreign)
     refused(CheckpointError, "pickle", checkpoints.load_weights, tmp_path)  # its folder
+    system = trained(tmp_path / "system")
+    system.checkpoints.mkdir()
+    shutil.copy(foreign, system.checkpoints)
+    refused(CheckpointError, "no checkpoint yet", checkpoints.choose, system)
     # With the name and the hash of weights:
     path = write(tmp_path / "checkpoints")
     replace(path, "model.safetensors", foreign.read_bytes())

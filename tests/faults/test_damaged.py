@@ -167,9 +167,7 @@ def test_non_finite_and_huge_numbers_are_refused_in_every_field(original, tmp_pa
 
 
 @pytest.mark.parametrize("name", SAMPLES)
-def test_missing_fields_and_other_types_give_no_error_but_that_of_a_damaged_file(
-    original, tmp_path, name
-):
+def test_missing_fields_and_other_types_raise_only_the_damaged_file_error(original, tmp_path, name):
     record, values = sample(original, name)
     path = tmp_path / Path(name).name
     refusals = 0

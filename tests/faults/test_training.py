@@ -446,7 +446,11 @@ def test_processor_decides_the_arithmetic(maker, flags, matmul, precision, monke
 
 
 @pytest.mark.usefixtures("matmul_precision")
-def test_given_arithmetic_is_used():
+@pytest.mark.parametrize("flags", [ZEN3, ZEN4, SAPPHIRE_RAPIDS])
+def test_given_arithmetic_is_used_on_every_processor(flags, monkeypatch):
+    info = {"vendor_id": "AuthenticAMD", "model name": "a CPU", "flags": flags}
+    monkeypatch.setattr(hardware, "_cpu_info", lambda key: info.get(key, ""))
+    monkeypatch.setattr(hardware, "_is_float32", lambda path: True)
     found = hardware.choose("cpu", "float32", matmul="high")
     assert (found.matmul, found.precision) == ("high", "float32")
     assert torch.get_float32_matmul_precision() == "high"

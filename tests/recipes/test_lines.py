@@ -1,5 +1,6 @@
-"""Check the calls of nmtkit that recipes make at the scales `small` and `full`, without training:
-options exist, and models have the papers' sizes and updates.
+"""Check without training the calls of nmtkit by recipes at the scales `small` and `full`.
+
+Options exist, and models have the papers' sizes and updates.
 """
 
 import functools
@@ -244,6 +245,13 @@ def test_small_memory_recipes_train_on_the_demo_corpus_for_5000_updates(name, at
     done = at_scale(f"memory/{name}", "small")
     assert {plan.train.max_steps for _, plan in trainings(done)} == {5000}
     assert "small-demo-demo-5000" in done.options("prep", "--run")[0]
+
+
+@pytest.mark.parametrize("name", ["table2", "table3", "table4", "context_use"])
+def test_variable_steps_replaces_the_5000_updates_of_small_memory_recipes(name, tmp_path):
+    done = ended(f"memory/{name}", tmp_path, SCALE="small", STEPS=70)
+    assert {plan.train.max_steps for _, plan in trainings(done)} == {70}
+    assert "small-demo-demo-70" in done.options("prep", "--run")[0]
 
 
 @pytest.mark.parametrize(

@@ -106,6 +106,13 @@ def test_k_trainings_run_at_once_and_all_end_before_translation(at_once, seeds, 
     stages = [line[0] for line in noted]
     last_end = len(stages) - 1 - stages[::-1].index("end")
     assert stages.index("translate") > last_end
+    if at_once > 1:
+        threads = {line[2] for line in noted if line[0] == "begin"}
+        assert threads == {str(max(1, cores() // at_once))}
+        order = [tuple(line[:2]) for line in noted]
+        for seed in seeds.split():
+            matched = order.index(("begin", f"transformer-matched-s{seed}"))
+            assert order.index(("end", f"enc-dc-s{seed}")) < matched
 
 
 def test_parallel_trainings_share_the_cores_and_end_with_a_table(begin, tmp_path):

@@ -6,6 +6,7 @@ import shutil
 import tomllib
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -347,6 +348,13 @@ def demo_page(tmp_path_factory):
     return folders, printed
 
 
+@pytest.fixture
+def copied_page(demo_page, tmp_path):
+    """A copy of the folders with the page, which a test may change."""
+    folders = demo_page[0].state, demo_page[0].results
+    return Folders(*(Path(shutil.copytree(path, tmp_path / path.name)) for path in folders))
+
+
 def test_page_has_the_scores_of_the_results_without_warnings(demo_page):
     folders, printed = demo_page
     assert not [line for text in printed for line in text.splitlines() if "warning" in line]
@@ -378,28 +386,27 @@ def test_page_has_commands_parameters_and_joined_findings(demo_page):
     ],
 )
 def test_page_refuses_damaged_results_and_leaves_nothing_half_written(
-    demo_page, tmp_path, monkeypatch, name, content, message
+    copied_page, monkeypatch, name, content, message
 ):
     monkeypatch.setattr(pages.corpus, "prepare", lambda *_: True)
-    folders = Folders(demo_page[0].state, tmp_path / "results")
-    path = shutil.copytree(demo_page[0].results, folders.results) / "demo" / name
+    path = copied_page.results / "demo" / name
     if content is None:
         path.unlink()
     else:
         path.write_text(content)
-    refused(DataError, message, pages.page, ITEMS, folders)
-    assert not list((folders.state / "page").glob(".*"))
+    refused(DataError, message, pages.page, ITEMS, copied_page)
+    assert not list((copied_page.state / "page").glob(".*"))
 
 
-def test_page_is_refused_if_the_corpus_cannot_be_prepared(demo_page, monkeypatch):
+def test_page_is_refused_if_the_corpus_cannot_be_prepared(copied_page, monkeypatch):
     monkeypatch.setattr(pages.corpus, "prepare", lambda *_: False)
-    refused(DataError, "demo cannot be prepared", pages.page, ITEMS, demo_page[0])
+    refused(DataError, "demo cannot be prepared", pages.page, ITEMS, copied_page)
 
 
 def test_failed_command_of_the_page_is_reported_after_a_fresh_copy_of_the_results(
-    demo_page, monkeypatch
+    copied_page, monkeypatch
 ):
-    folders = demo_page[0]
+    folders = copied_page
     copy = folders.state / "page/demo/systems/amn-s1/best.json"
     copy.write_text("damaged")
     monkeypatch.setattr(pages.corpus, "prepare", lambda *_: True)

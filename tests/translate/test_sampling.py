@@ -1,6 +1,4 @@
-"""Samples against their definition, against the probabilities of all sequences, and in other
-batches.
-"""
+"""Samples against their definition, and against the probabilities of all sequences."""
 
 import itertools
 import math

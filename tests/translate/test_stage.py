@@ -1,5 +1,5 @@
-"""The stage `translate`: which systems and checkpoints translate, what is written where, and what
-is up to date.
+"""The stage `translate`: which systems and checkpoints translate, which files they write, and when
+these are up to date.
 """
 
 import functools
