@@ -80,7 +80,7 @@ def drawn_positions(rows, best, src_lengths):
     return ablation.other_positions(chances, best, src_lengths)
 
 
-def looked_at(attention, batch):
+def recorded_pass(attention, batch):
     """Return what a pass over a batch records, and the weights of an attention (B, T, S)."""
     with capture() as seen:
         attention.model.decode(batch.tgt_in, attention.model.encode(batch))
@@ -93,7 +93,7 @@ def test_batch_equals_one_removal_at_a_time(case):
     batch = contract.collate([*contract.pairs(4), ([EOS], [5, EOS])], more=1)
     attention = of_source(model, renormalise)
     d_alpha, d_js, spread = ablation.compare(attention, batch)
-    seen, alpha = looked_at(attention, batch)
+    seen, alpha = recorded_pass(attention, batch)
     for contexts in seen.get(attention.site + context_spread.ENDING, []):
         expected = context_spread.spread(contexts, batch.tgt_lengths)
         torch.testing.assert_close(spread[0], expected, equal_nan=True)

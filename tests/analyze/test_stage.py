@@ -97,7 +97,7 @@ def test_analyses_are_found_by_name_and_unknown_names_are_refused():
         assert name.rpartition(":")[2] in error.message and hint in error.hint
 
 
-OWN = """
+USER_ANALYSIS = """
 from nmtkit.analyze.analysis import Analysis, Finding
 class Mine(Analysis):
     name, title = "mine", "Mine"
@@ -135,7 +135,7 @@ def test_mistake_in_a_users_analysis_is_reported_with_its_line(
     two, line, changed, number, message, monkeypatch, tmp_path
 ):
     module = f"mistaken_{len(changed)}"
-    (tmp_path / f"{module}.py").write_text(OWN.replace(line, changed, 1), "utf-8")
+    (tmp_path / f"{module}.py").write_text(USER_ANALYSIS.replace(line, changed, 1), "utf-8")
     monkeypatch.syspath_prepend(tmp_path)
     words = ["analyze", f"{module}:Mine", "--run", str(two.run.path)]
     result = CliRunner().invoke(app, words)

@@ -12,7 +12,6 @@ import pytest
 
 from nmtkit.corpora import readers
 from nmtkit.errors import DataError
-from nmtkit.files import open_binary
 from tests.prep.real import lines, real
 from tests.refused import refused
 
@@ -43,7 +42,7 @@ def parsed(path, inside="."):
         inside: the element of a document that holds the segments.
     """
     segments, first = [], []
-    with open_binary(path) as stream:
+    with (lzma.open if path.suffix == ".xz" else open)(path, "rb") as stream:
         tree = ElementTree.parse(stream)
     for doc in tree.iter("doc"):
         first.append(len(segments))

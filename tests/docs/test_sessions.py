@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 
 from nmtkit import demo
 from nmtkit.cli import app
-from tests.docs.own_files import write_own_files
 from tests.docs.pages import ROOT, sessions, text_of
+from tests.docs.user_files import write_user_files
 
 SHORT = [
     part
@@ -99,7 +99,7 @@ def compare(page):
 
 
 def test_page_on_own_files_shows_the_output_of_its_commands(tmp_path):
-    write_own_files(tmp_path)
+    write_user_files(tmp_path)
     compare("nmtkit/prep/README.md")
 
 

@@ -12,7 +12,7 @@ def generator(seed):
     return torch.Generator().manual_seed(seed)
 
 
-def drawn(n, classes, width, seed, noise):
+def random_points(n, classes, width, seed, noise):
     """Return points around a centre for each class; a share of `noise` of the labels is random."""
     draw, float64 = generator(seed), {"dtype": torch.float64}
     centres = 3 * torch.randn(classes, width, generator=generator(99), **float64)
@@ -69,7 +69,7 @@ def fit_plainly(train, dev, test_x, classes, seed):
 @pytest.mark.parametrize(("classes", "noise", "seed"), [(2, 0.3, 1), (7, 0.2, 5), (3, 0.0, 2)])
 def test_fit_equals_a_plain_training_loop(classes, noise, seed):
     train, dev, test = (
-        drawn(n, classes, 12, 10 * seed + i, noise) for i, n in enumerate((300, 90, 50))
+        random_points(n, classes, 12, 10 * seed + i, noise) for i, n in enumerate((300, 90, 50))
     )  # 300 is no multiple of 64
     test_x = test.x / 3  # points near the borders of classes
     fitted = fit(train, dev, test_x, classes, seed)
@@ -81,7 +81,7 @@ def test_fit_equals_a_plain_training_loop(classes, noise, seed):
 
 
 def test_weights_after_20_updates_equal_those_of_a_plain_loop():
-    train = drawn(1280, 4, 9, 3, 0.1)
+    train = random_points(1280, 4, 9, 3, 0.1)
     ours, plain = (
         classifier.Classifier(9, 4, torch.float64, generator(7)),
         Plain(9, 4, generator(7)),

@@ -56,7 +56,7 @@ def run(run_prep):
 
 
 @pytest.fixture
-def test_set(tmp_path):
+def news_files(tmp_path):
     return write(tmp_path / "in", "test", pairs(10, 3))
 
 
@@ -121,19 +121,19 @@ def spoil(path, how):
         ("CR", "end in CR"),
     ],
 )
-def test_bad_file_is_refused_by_name(run_prep, tmp_path, files, which, how, message, test_set):
-    spoil({**files, "test": test_set}[which][1], how)
-    caught = refused(DataError, message, run_prep, test=joined(*test_set))
+def test_bad_file_is_refused_by_name(run_prep, tmp_path, files, which, how, message, news_files):
+    spoil({**files, "test": news_files}[which][1], how)
+    caught = refused(DataError, message, run_prep, test=joined(*news_files))
     assert f"{which}.de" in str(caught)
     assert caught.hint
     assert names(tmp_path) == ["in"]
 
 
 @pytest.mark.parametrize(("which", "side"), [("dev", 0), ("dev", 1), ("test", 1), ("test", 2)])
-def test_set_with_a_blank_side_is_refused(run_prep, tmp_path, files, which, side, test_set):
+def test_set_with_a_blank_side_is_refused(run_prep, tmp_path, files, which, side, news_files):
     second = tmp_path / "in" / "test.de1"
-    second.write_bytes(test_set[1].read_bytes())
-    sides = {"dev": files["dev"], "test": (*test_set, second)}
+    second.write_bytes(news_files[1].read_bytes())
+    sides = {"dev": files["dev"], "test": (*news_files, second)}
     blanks = ["", " ", "\r", "\ufeff", "\u2028\x85", "\x00\t"] * 4
     text = "".join(f"{blank}\n" for blank in blanks[: 20 if which == "dev" else 10])
     sides[which][side].write_text(text, "utf-8", newline="\n")
@@ -145,14 +145,14 @@ def test_set_with_a_blank_side_is_refused(run_prep, tmp_path, files, which, side
 
 
 def test_blank_lines_of_dev_and_test_sets_are_counted_with_a_warning(
-    run_prep, tmp_path, files, stderr, test_set, monkeypatch
+    run_prep, tmp_path, files, stderr, news_files, monkeypatch
 ):
     monkeypatch.setattr(Shard.chunks, "__defaults__", (2, 1 << 20))
     second = tmp_path / "in" / "test.de1"
     second.write_text("Ein Hund.\n" * 9 + "\u2028\n", "utf-8")
     rows = [("", ""), ("A dog.", "\u00a0"), ("\u2028", "Ein Hund."), (b"\xef\xbb\xbf \r", "ja")]
     files["dev"] = write(tmp_path / "in", "dev", [*rows, ("yes", "ja")])
-    run = run_prep(test=joined(*test_set, second))
+    run = run_prep(test=joined(*news_files, second))
     sets = run.manifest().model_dump()["sets"]
     assert [entry.get("blank") for entry in sets] == [None, {"src": 3, "ref": 2}, {"ref1": 1}]
     dev_warning, test_warning = (line for line in warnings_of(stderr) if "blank" in line)
@@ -443,30 +443,30 @@ def test_preset_depends_on_the_number_of_pairs_taken(files, monkeypatch, limit, 
     assert asked.settings.merges == {"small": 8000, "base": 32000}[preset]
 
 
-def test_reference_with_the_suffix_of_another_language_is_a_warning(run_prep, stderr, test_set):
-    other = test_set[1].with_suffix(".fr.gz")
-    other.write_bytes(gzip.compress(test_set[1].read_bytes()))
-    run_prep(test=joined(*test_set, other))
+def test_reference_with_the_suffix_of_another_language_is_a_warning(run_prep, stderr, news_files):
+    other = news_files[1].with_suffix(".fr.gz")
+    other.write_bytes(gzip.compress(news_files[1].read_bytes()))
+    run_prep(test=joined(*news_files, other))
     assert warnings_of(stderr) == [
         f"{other} is taken for 'de' (reference 2 of 'test'), though its suffix says 'fr'"
     ]
 
 
-def test_files_with_swapped_languages_are_refused(run_prep, tmp_path, files, test_set):
+def test_files_with_swapped_languages_are_refused(run_prep, tmp_path, files, news_files):
     message = f"{files['train'][0]} is taken for 'de' (source of 'train'), but its suffix says 'en'"
     caught = refused(ConfigError, None, run_prep, src="de", tgt="en")
     assert (caught.message, caught.where) == (message, "--train")
-    swapped = {"test": joined(*test_set[::-1])}
+    swapped = {"test": joined(*news_files[::-1])}
     message = r"test\.de is taken for 'en' \(source of 'test'\)"
     refused(ConfigError, message, run_prep, **swapped)
     assert names(tmp_path) == ["in"]
 
 
-def test_suffixes_that_name_no_language_or_a_dialect_are_no_warning(run_prep, stderr, test_set):
-    others = [test_set[0].with_name(name) for name in ("x.1", "x.ref", "x.tok", "x")]
+def test_suffixes_that_name_no_language_or_a_dialect_are_no_warning(run_prep, stderr, news_files):
+    others = [news_files[0].with_name(name) for name in ("x.1", "x.ref", "x.tok", "x")]
     for path in others:
-        path.write_bytes(test_set[1].read_bytes())
-    run_prep(src="en-US", tgt="deu", test=joined(test_set[0], *others))
+        path.write_bytes(news_files[1].read_bytes())
+    run_prep(src="en-US", tgt="deu", test=joined(news_files[0], *others))
     assert warnings_of(stderr) == []
 
 
@@ -514,11 +514,11 @@ def test_other_settings_are_refused_with_old_and_new_values(run_prep, run):
     ],
 )
 def test_only_a_new_test_set_leaves_systems_valid(
-    run_prep, run, test_set, stderr, is_new_test_set, options, valid
+    run_prep, run, news_files, stderr, is_new_test_set, options, valid
 ):
     (run.path / "systems" / "mine").mkdir(parents=True)
     (run.path / "systems" / "mine" / "config.toml").write_text("")
-    options |= {"test": joined(*test_set)} if is_new_test_set else {}
+    options = options | ({"test": joined(*news_files)} if is_new_test_set else {})
     caught = refused(ConfigError, "prepared differently", run_prep, **options)
     assert ("trained systems stay valid" in caught.hint) == valid
     fingerprint = run.manifest().fingerprint

@@ -132,7 +132,13 @@ def test_errors_in_a_tsv_file_name_the_file_and_not_its_columns(tmp_path, text, 
     train, dev, run = tmp_path / "train.tsv", tmp_path / "dev.tsv", tmp_path / "run"
     train.write_text("ein Haus\ta house\n" * 3, "utf-8")
     dev.write_text(text * 3, "utf-8")
-    options |= {"train": str(train), "dev": str(dev), "src": "de", "tgt": "en", "run_dir": run}
+    options = options | {
+        "train": str(train),
+        "dev": str(dev),
+        "src": "de",
+        "tgt": "en",
+        "run_dir": run,
+    }
     error = refused(DataError, message, prep, "tsv", assignments=["prep.min_words=3"], **options)
     assert error.where.removesuffix(", line 1") == str(train if "cleaning" in message else dev)
 

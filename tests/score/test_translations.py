@@ -246,7 +246,7 @@ def test_run_without_a_test_set_is_refused(fake):
 
 
 @pytest.fixture
-def partly(fake_run):
+def partly_translated(fake_run):
     """A run with two sets: `a` has no translation, `base` has one of set `one`."""
     fake = fake_run(sets=("one", "two"))
     fake.add("a", 0.1, sets=[])
@@ -275,14 +275,14 @@ def partly(fake_run):
         (ConfigError, {"buckets": "x"}, "length groups", ""),
     ],
 )
-def test_wrong_options_are_refused_with_a_hint(partly, error, options, message, hint):
-    assert hint in refused(error, message, partly.score, **options).hint
-    assert not (partly.run.path / "score" / "one").exists()
+def test_wrong_options_are_refused_with_a_hint(partly_translated, error, options, message, hint):
+    assert hint in refused(error, message, partly_translated.score, **options).hint
+    assert not (partly_translated.run.path / "score" / "one").exists()
 
 
-def test_refused_call_is_recorded_with_its_exit_code(partly):
-    refused(ConfigError, None, partly.score, systems=["aa"])
-    call = json.loads(partly.run.history.read_text("utf-8"))
+def test_refused_call_is_recorded_with_its_exit_code(partly_translated):
+    refused(ConfigError, None, partly_translated.score, systems=["aa"])
+    call = json.loads(partly_translated.run.history.read_text("utf-8"))
     assert (call["stage"], call["exit"]) == ("score", 2)
 
 
@@ -306,12 +306,14 @@ def test_unprepared_folder_is_refused_and_stays_empty(tmp_path):
         ("prep/text/one.ref", 1, "1 line for 40 sentences", "nmtkit prep --force"),
     ],
 )
-def test_wrong_line_counts_are_refused_with_the_command(partly, path, count, message, hint):
-    write(partly.run.path / path, partly.lines["one"][:count])
-    assert hint in refused(DataError, message, partly.score).hint
+def test_wrong_line_counts_are_refused_with_the_command(
+    partly_translated, path, count, message, hint
+):
+    write(partly_translated.run.path / path, partly_translated.lines["one"][:count])
+    assert hint in refused(DataError, message, partly_translated.score).hint
 
 
-def test_set_without_text_is_refused(partly):
-    partly.run.source("two").unlink()
+def test_set_without_text_is_refused(partly_translated):
+    partly_translated.run.source("two").unlink()
     message = "keeps no text of the set 'two'"
-    assert "--on" in refused(ConfigError, message, partly.score, set_names=["two"]).hint
+    assert "--on" in refused(ConfigError, message, partly_translated.score, set_names=["two"]).hint

@@ -134,11 +134,11 @@ def test_training_and_search_need_no_float64(run, monkeypatch):
         go(run, name="wide")
     go(run, name="wide", force=True)
     model = loading.load_system(run, run.system("wide"))
-    batch = forced.pair_batch([[5, 6, 7, 2], [9, 2]], [[18, 17, 2], [21, 2]])
     settings = SearchSettings.model_validate({"beam": 3})
     sampled = settings.model_copy(update={"sample": True, "top_p": 0.9})
     with as_on_mps(monkeypatch):
         go(run)
+        batch = forced.pair_batch([[5, 6, 7, 2], [9, 2]], [[18, 17, 2], [21, 2]])
         assert len(beam.search([model], batch, settings)) == 2
         assert len(methods.decode([model], batch, sampled, [Demand((i,)) for i in (0, 1)])) == 2
         assert all(forced.forced_scores([model], batch))

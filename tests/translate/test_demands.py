@@ -79,10 +79,13 @@ def test_translations_have_their_phrases():
 def test_phrase_is_not_found_inside_a_word():
     """The model writes x@@ a </s>."""
     logits = [0.0, 0.0, 0.0, 0.0, 9.0, 0.0], [0.0] * 5 + [9.0], [0.0, 0.0, 9.0, 0.0, 0.0, 5.0]
-    of_lines = translator(Table(*logits))
-    of_lines.tgt_side, of_lines.tgt_vocab = BpeWords(), Vocabulary([*SPECIALS, "x@@", "a"])
-    assert texts(of_lines.translate_window(["b"])) == ["xa"]
-    assert texts(of_lines.translate_window(["b"], demands=phrases_of(["a"]))) == ["xa a"]
+    letter_translator = translator(Table(*logits))
+    letter_translator.tgt_side, letter_translator.tgt_vocab = (
+        BpeWords(),
+        Vocabulary([*SPECIALS, "x@@", "a"]),
+    )
+    assert texts(letter_translator.translate_window(["b"])) == ["xa"]
+    assert texts(letter_translator.translate_window(["b"], demands=phrases_of(["a"]))) == ["xa a"]
 
 
 @both_paths
@@ -193,8 +196,10 @@ def test_set_is_translated_again_only_if_the_file_of_demands_has_changed(
         path.write_text("\n".join([first, *demanded[1:]]) + "\n")
         translated(run, **{option: path})
         assert "up to date" not in stderr()
-        of_lines = zip([first, *demanded[1:]], lines_of(folder / "hyp.subwords.txt"), strict=True)
-        for texts_of_line, subwords in of_lines:
+        letter_translator = zip(
+            [first, *demanded[1:]], lines_of(folder / "hyp.subwords.txt"), strict=True
+        )
+        for texts_of_line, subwords in letter_translator:
             assert all(meets(subwords, text) for text in texts_of_line.split("\t"))
     assert len(read_json(folder / "meta.json")[option]) == 64  # a checksum
     translated(run, jobs=2, **{option: path})

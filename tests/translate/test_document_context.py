@@ -183,13 +183,13 @@ class SpansRecorder(ToyRecurrent):
 def test_spans_that_do_not_fit_their_line_are_not_read():
     model = recurrent(1, len(VOCABULARY))
     model.__class__ = SpansRecorder
-    of_lines = translator(model)
+    letter_translator = translator(model)
     lines, spans = ["a b c", "d e", "f"], [[2, 2], [1, 1], [3]]
-    list(of_lines.translate_windows([Window(lines, spans)]))
-    assert (model.spans, of_lines.counts["no_spans"]) == ([[2, 2], [0, 0], [0, 0]], 2)
+    list(letter_translator.translate_windows([Window(lines, spans)]))
+    assert (model.spans, letter_translator.counts["no_spans"]) == ([[2, 2], [0, 0], [0, 0]], 2)
     model.spans = None
-    of_lines.force(lines, lines, spans=spans)
-    assert (model.spans, of_lines.counts["no_spans"]) == ([[2, 2], [0, 0], [0, 0]], 4)
+    letter_translator.force(lines, lines, spans=spans)
+    assert (model.spans, letter_translator.counts["no_spans"]) == ([[2, 2], [0, 0], [0, 0]], 4)
 
 
 def ensemble(*models):

@@ -89,9 +89,9 @@ ONE_WORD = Table([0.0, 0.0, 0.0, 0.0, 9.0], [0.0, 0.0, 9.0, 0.0, 0.0])
 
 
 def test_translated_lines_are_counted():
-    of_lines = translator(ONE_WORD, beam=1, max_source=4)
-    of_lines.translate_window(["b zebra", "", "c d e f", "c d e f g h"])
-    assert of_lines.counts == Counter(
+    letter_translator = translator(ONE_WORD, beam=1, max_source=4)
+    letter_translator.translate_window(["b zebra", "", "c d e f", "c d e f g h"])
+    assert letter_translator.counts == Counter(
         lines=4, empty=1, over_long=1, pieces=2, src_tokens=16, unknown=1, tgt_tokens=8
     )
     silent = translator(Table([0.0, 0.0, 9.0, 0.0, 0.0]), beam=1)
@@ -100,9 +100,9 @@ def test_translated_lines_are_counted():
 
 
 def test_scored_lines_are_counted():
-    of_lines = translator(max_source=4)
-    of_lines.force(["b zebra", "", "c d e f", "c d e f g h"], ["a", "b", "", "zebra c"])
-    assert of_lines.counts == Counter(
+    letter_translator = translator(max_source=4)
+    letter_translator.force(["b zebra", "", "c d e f", "c d e f g h"], ["a", "b", "", "zebra c"])
+    assert letter_translator.counts == Counter(
         lines=4, empty=1, over_long=1, src_tokens=16, unknown=1, tgt_tokens=8, unknown_target=1
     )
 
@@ -164,9 +164,9 @@ def reading_translator(monkeypatch):
     monkeypatch.setattr(translator_module, "SHARE", 3)
 
     def counting(**settings):
-        of_lines = translator(**settings)
-        of_lines.src_side = of_lines.tgt_side = CountingWordSide()
-        return of_lines
+        letter_translator = translator(**settings)
+        letter_translator.src_side = letter_translator.tgt_side = CountingWordSide()
+        return letter_translator
 
     return counting
 
@@ -224,14 +224,19 @@ def events(monkeypatch):
 
 @linux_only
 def test_workers_read_the_next_window_and_write_the_last_one_during_a_search(events):
-    of_lines, lines = translator(), [*random_lines(3, seed=4), "", *random_lines(10, seed=5)]
-    with of_lines.reading(2):
-        windows = of_lines.translate_windows(map(Window, windowed(lines, 5)))
+    letter_translator, lines = (
+        translator(),
+        [*random_lines(3, seed=4), "", *random_lines(10, seed=5)],
+    )
+    with letter_translator.reading(2):
+        windows = letter_translator.translate_windows(map(Window, windowed(lines, 5)))
         translations = list(itertools.chain.from_iterable(windows))
         assert " ".join(events) == "read read search write read search write search write"
         events.clear()
         expected = iter(translations)
-        for window in of_lines.translate_windows(map(Window, windowed(lines, 5)), ahead=False):
+        for window in letter_translator.translate_windows(
+            map(Window, windowed(lines, 5)), ahead=False
+        ):
             assert events == ["read", "search", "write"]
             assert window == list(itertools.islice(expected, len(window)))
             events.clear()
@@ -269,11 +274,11 @@ def test_last_sentences_of_batches_are_searched_together_with_the_same_results(
     for batches_to_leave_from in (math.inf, 2):
         monkeypatch.setattr(searcher, "BATCHES_TO_LEAVE_FROM", batches_to_leave_from)
         model = recording_lengths(recurrent(4, len(VOCABULARY), eos_bias=2.0))
-        of_lines, done = translator(model, batch_size=16, max_length_b=30, **options), []
-        of_lines.done = done.append
-        translations = of_lines.translate_window(random_lines(150))
+        letter_translator, done = translator(model, batch_size=16, max_length_b=30, **options), []
+        letter_translator.done = done.append
+        translations = letter_translator.translate_window(random_lines(150))
         scores = [h.score for translation in translations for h in translation.candidates]
-        results.append((len(model.lengths), scores, texts(translations), of_lines.counts))
+        results.append((len(model.lengths), scores, texts(translations), letter_translator.counts))
         assert sum(done) == pytest.approx(150)
     (searched, scores, *expected), (searched_with_left, scores_with_left, *rest) = results
     assert searched < searched_with_left < 1.2 * searched
@@ -363,20 +368,22 @@ def alternatives():
 
 def test_alternatives_are_scored_as_single_targets(alternatives):
     sources, targets = alternatives
-    of_lines = translator(batch_size=6)
+    letter_translator = translator(batch_size=6)
     for source, of_source, scores in zip(
-        sources, targets, of_lines.alternatives(sources, targets), strict=True
+        sources, targets, letter_translator.alternatives(sources, targets), strict=True
     ):
-        alone = [of_lines.force([source], [target])[0].log_prob for target in of_source]
+        alone = [letter_translator.force([source], [target])[0].log_prob for target in of_source]
         assert scores == pytest.approx(alone, abs=1e-10)
 
 
 def test_alternatives_come_in_batches_of_bounded_rows_and_positions(alternatives, monkeypatch):
     """The bounds are those of a search: 6 rows, and 6 · 64 positions with padding."""
-    of_lines, batches = translator(batch_size=6), []
-    score = of_lines._score
-    monkeypatch.setattr(of_lines, "_score", lambda work: batches.append(work) or score(work))
-    of_lines.alternatives(*alternatives)
+    letter_translator, batches = translator(batch_size=6), []
+    score = letter_translator._score
+    monkeypatch.setattr(
+        letter_translator, "_score", lambda work: batches.append(work) or score(work)
+    )
+    letter_translator.alternatives(*alternatives)
     sizes = {2: [], 3: []}
     for work in batches:
         longest = max(max(len(src), *map(len, tgt)) for src, tgt, *_ in work)

@@ -8,7 +8,7 @@ DOCUMENT = 4
 """Lines of a document of the test set."""
 
 
-def write_own_files(folder: Path) -> None:
+def write_user_files(folder: Path) -> None:
     """Write train, dev and test in English and German, with documents and a second reference."""
     generate(folder / "demo", size=300, seed=1)
 
