@@ -1,4 +1,4 @@
-"""Where the tests of models and of tests/gpu compute: NMTKIT_DEVICE, by default the CPU."""
+"""The device of the tests of models and of tests/gpu: NMTKIT_DEVICE, by default the CPU."""
 
 import contextlib
 import os

@@ -54,7 +54,7 @@ def without_default_path(models: list[Model]) -> Iterator[None]:
         yield
 
 
-# Trick -> what replaces it by the plain form.
+# Path -> a function that puts the plain form in its place.
 WITHOUT: dict[str, Callable[[], object]] = {
     "dropout": lambda: setattr(cpu, "dropout", lambda x, p: torch.dropout(x, p, True)),
     "writes_attention_out": lambda: setattr(cpu, "SHORT", 0),

@@ -36,7 +36,7 @@ def family(name):
 
 
 ONE_DIRECTION = [*{family(name): name for name in CORPORA}.values()]
-"""Of each section; test_both_directions_have_the_same_text compares the others."""
+"""One direction of each section; test_both_directions_have_the_same_text compares the other."""
 
 
 @pytest.fixture(scope="module")

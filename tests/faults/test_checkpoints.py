@@ -359,7 +359,7 @@ def test_best_checkpoint_is_chosen_else_the_newest_valid_one(tmp_path, stderr, m
     with monkeypatch.context() as patch:
         patch.setattr(checkpoints.files, "sha256", hashed := Mock(wraps=files.sha256))
         assert steps(checkpoints.choose(system, 1)) == [2]
-    # Only the chosen checkpoint is read: to read all those of a big model takes minutes.
+    # Only the chosen checkpoint is read: reading all checkpoints of a big model takes minutes.
     assert hashed.call_count == 1
     (system.checkpoints / "step-00000002" / "state.json").write_text("")
     assert steps(checkpoints.choose(system, 1)) == [3]

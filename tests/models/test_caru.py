@@ -494,7 +494,7 @@ def test_macs_equal_the_closed_formula():
     options = {"bidirectional": False, "readout": "linear", "caatt_first": "linear"}
     model = build_model("caru", sizes | options, Vocabularies(v, v, shared=True))
     found = macs.count_macs(model, n, m)
-    # The reader, whose first step needs no state; and what CAAtt makes of its states.
+    # The reader, whose first step needs no state, and the states that CAAtt makes.
     once = n * 2 * e * h + (n - 1) * 2 * h * h + n * 2 * h * h
     gate, embed, cell = 2 * h * h, h * h + 2 * h * h + 2 * h * h, 2 * e * h + 2 * h * h + 2 * h * h
     # The first step attends to everything alike.

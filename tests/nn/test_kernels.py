@@ -328,7 +328,7 @@ def test_bias_gradient_is_the_sum_over_rows(width, dtype, monkeypatch):
 
 
 def test_bias_gradient_reads_some_columns_without_a_copy():
-    """As of one part of a concatenation."""
+    """One part of a concatenation alone has the same result."""
     y, bias, seed = numbers(150, 24), numbers(24), numbers(150, 70).detach()[:, 30:54]
     found = gradients([affine.biased(y + 0, bias)], [seed], (y, bias))
     near(found[1], seed.double().sum(0), WIDE)

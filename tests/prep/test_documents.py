@@ -1,4 +1,4 @@
-"""Where documents start: marked by a file, by separating lines or by markup, carried through
+"""Document starts, marked by a file, by separating lines or by markup, carried through
 cleaning, and refused where the marks do not fit the text.
 """
 

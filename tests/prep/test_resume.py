@@ -168,7 +168,7 @@ VICTIMS = [
     ("encode", "learn/00000.json"),
     ("sets", "encode/00001.kept.npy"),
 ]
-"""Where prep stops, and the file that is damaged then."""
+"""The step before which prep stops, and the file that is damaged then."""
 
 
 @pytest.mark.parametrize(

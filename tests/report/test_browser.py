@@ -338,7 +338,7 @@ def test_page_without_scripts_shows_everything_but_the_explorer(browser, written
     browser.call("Emulation.setScriptExecutionDisabled", value=True)
     try:
         browser.open(written)
-        # The scripts of the page are off, those of the test still run.
+        # The scripts of the page are off; the scripts of the test still run.
         assert browser.run("document.querySelectorAll('button:not([hidden])').length") == 0
         assert browser.run("document.querySelector('noscript p').checkVisibility()")
         assert not browser.run("document.getElementById('controls').checkVisibility()")

@@ -111,7 +111,7 @@ def test_markup_in_texts_titles_and_settings_stays_text(reported):
     reported.finding("lengths", SCRIPT, FIGURE.replace("</g>", f"</g>{active}"))
     write(reported.run.system("own").config, [f"variant = {json.dumps(SCRIPT)}"])
     shown = reported.page(title=SCRIPT)
-    assert len(shown.all("script")) == 2  # those of the page
+    assert len(shown.all("script")) == 2  # the scripts of the page
     assert not shown.all("b") and not shown.all("a")[-1].get("onclick")
     assert shown.text.count("<script>alert('x')</script>") >= 4
     data = json.loads(shown.data)
@@ -247,7 +247,7 @@ def test_missing_outdated_and_damaged_systems_and_scores_are_listed(reported):
         "score/test: made before these changed: the prepared corpus, how nmtkit computes scores",
     ):
         assert text in shown.text, text
-    assert "without own, later" not in shown.text  # what is in no table is not compared
+    assert "without own, later" not in shown.text  # a system without a row is not compared
     assert json.loads(shown.data)["sets"][0]["scores"] == {}
 
 
@@ -294,7 +294,7 @@ def test_up_to_date_page_is_not_written_again(reported, stderr, monkeypatch, rea
     path = stage.report(reported.run)
     first = path.read_bytes()
     stderr()
-    read_only(reported.run.path)  # as the run of somebody else
+    read_only(reported.run.path)  # like the run of another user
     stage.report(reported.run)
     assert "up to date" in stderr() and path.read_bytes() == first
 

@@ -118,7 +118,7 @@ def test_up_to_date_scores_are_printed_again_without_computing(
     compared.score()
     first = capsys.readouterr().out
     monkeypatch.setattr("nmtkit.score.stage.evaluate", lambda *_: pytest.fail("computed again"))
-    read_only(compared.run.path)  # as the run of somebody else
+    read_only(compared.run.path)  # like the run of another user
     compared.score()
     again = capsys.readouterr()
     assert again.out == first

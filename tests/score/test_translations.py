@@ -1,4 +1,4 @@
-"""Which translations are scored, and remarks on old or differently searched translations."""
+"""The translations that are scored, and remarks on old or differently searched translations."""
 
 import hashlib
 import json

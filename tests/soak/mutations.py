@@ -89,7 +89,7 @@ BROKEN = {"internal", "unnoticed", "error without the file", "error without advi
 LOGGED = ("step", "kind", "nll", "dev_loss", "dev_bleu")
 PAGE = "report/index.html"
 OF_THE_CALL = r'nmtkit-digest" content="\w+|made \d{4}[^<]*'
-"""What differs between two pages of the same numbers."""
+"""The parts that differ between two pages of the same numbers."""
 SECONDS = 60
 """The limit of processor seconds: a command that needs more hangs."""
 DEEP, AGAIN = "a place for deep nesting", "\x00"

@@ -1,4 +1,4 @@
-"""What a training step does once, not once a layer or batch: masks, copies of weights."""
+"""A training step makes masks and copies of weights once, not once a layer or batch."""
 
 import numpy as np
 import pytest

@@ -39,7 +39,7 @@ SEVEN_PARTS = [np.arange(i, i + 3) for i in range(0, 21, 3)]
 
 
 class Meeting:
-    """Where the ranks meet: what each has brought to exchange 0, 1, 2, …"""
+    """Values that the ranks exchange, by the number of the exchange."""
 
     def __init__(self, world):
         self.world, self.brought, self.changed = world, {}, threading.Condition()

@@ -58,7 +58,7 @@ def test_transformer_matches_a_recurrent_system(run):
     train(run, variant="rnnsearch", assignments=[*TRAIN, *QUIET, "model.d_hidden=32"])
     match(run, match_parameters="rnnsearch")
     matched, other = (count_parameters(model_of(run, name)) for name in ("matched", "rnnsearch"))
-    assert abs(matched - other) <= (2 * 2 * 16 + 2) / 2  # half of what one more unit has
+    assert abs(matched - other) <= (2 * 2 * 16 + 2) / 2  # half of the parameters of one more unit
 
 
 def test_matched_system_resumes_by_the_same_command_or_its_width(run):

@@ -95,7 +95,7 @@ def test_gradients_equal_those_of_float32_and_small_ones_need_the_loss_scale(run
 
 
 def test_overflowing_update_is_computed_again_with_a_lower_scale(run, tmp_path, monkeypatch):
-    """As if the training had started with that scale, to the bit."""
+    """The result equals a training that started with that scale, to the bit."""
     with monkeypatch.context() as patch:
         divisors = overflowing(patch, {1}, times=2)
         go(run)

@@ -87,7 +87,7 @@ def test_probability_to_keep_a_token_follows_the_formula_and_never_overflows():
 
 @pytest.mark.parametrize("word_dropout", [0.0, 0.3])
 def test_perturbed_inputs_equal_those_of_a_loop_over_tokens(word_dropout):
-    """All else in the batch stays. Each side has its own vocabulary."""
+    """Other fields of the batch stay. Each side has a vocabulary."""
     chosen = settings(replace="uniform", word_dropout=word_dropout)
     model = small_model(Vocabularies(V, V + 9, False))
     batch = collate(pairs(count=8), more=2)

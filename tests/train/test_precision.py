@@ -1,5 +1,5 @@
-"""What stays in float32 in a bfloat16 training: sums, exponentials, and everything that lives longer
-than an update.
+"""A bfloat16 training keeps in float32: sums, exponentials, and everything that lives longer than an
+update.
 """
 
 from collections import defaultdict

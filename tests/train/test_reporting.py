@@ -1,4 +1,4 @@
-"""What a training reports: metrics.jsonl, TensorBoard, and lines or a progress bar on stderr."""
+"""Reports of a training: metrics.jsonl, TensorBoard, and lines or a progress bar on stderr."""
 
 import contextlib
 import re

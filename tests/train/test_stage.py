@@ -241,7 +241,7 @@ def test_metrics_cover_every_update_once_over_resumed_trainings(run, system, std
     assert "step 6/6, " in stderr()
     assert steps_after(6) == [4, 6]
     assert steps_after(2) == [4, 6]
-    assert system.read_config().train["max_steps"] == 6  # what it was trained with
+    assert system.read_config().train["max_steps"] == 6  # the value of the training
     assert steps_after(8) == [4, 6, 8]
     assert steps_after(8, "straight") == [4, 8]
     continued, straight = (
@@ -508,7 +508,7 @@ def test_force_does_not_take_the_settings_of_the_system(run, mine, stderr):
 
 
 def test_resuming_with_some_settings_takes_the_others_of_the_system(run, mine, stderr):
-    """Not those of the preset of the data set."""
+    """The preset of the data set does not count."""
     before = mine.read_config()
     train(run, name="mine", assignments=["train.max_steps=5", "search.beam=2"])
     after = mine.read_config()

@@ -122,7 +122,7 @@ def test_search_waits_for_the_device_only_every_eighth_step(variant, method, mon
 
     def counted(self, last, pick):
         if not reads_before_step:
-            reads.clear()  # those before the first step
+            reads.clear()  # reads before the first step
         reads_before_step.append(len(reads))
         return step(self, last, pick)
 
