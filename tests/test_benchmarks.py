@@ -17,9 +17,16 @@ TRAIN = {
     "set": [],
 }
 SEARCH = {
-    **{"system": "toy", "jobs": 1, "search": {"batch_size": 3, "precision": "float32"}},
-    **{"compute": "float32", "intra": 1, "sentences": 3, "rows": 3},
-    **{"shortest": 0, "longest": 6, "length_penalty": 1.0},
+    "system": "toy",
+    "jobs": 1,
+    "search": {"batch_size": 3, "precision": "float32"},
+    "compute": "float32",
+    "intra": 1,
+    "sentences": 3,
+    "rows": 3,
+    "shortest": 0,
+    "longest": 6,
+    "length_penalty": 1.0,
 }
 
 
@@ -44,7 +51,7 @@ def ask(corpus, monkeypatch):
     monkeypatch.syspath_prepend(Path(__file__).parent / "benchmarks")
     from peers import System
 
-    def ask(driver, setting, request):
+    def answer(driver, setting, request):
         setting = {**setting, "corpus": str(corpus), "run": str(corpus / "run")}
         system = System("toolkit", sys.executable, driver, setting, threads=1)
         try:
@@ -52,7 +59,7 @@ def ask(corpus, monkeypatch):
         finally:
             system.close()
 
-    return ask
+    return answer
 
 
 def test_training_driver_counts_the_tokens_of_each_update(ask):
@@ -71,13 +78,14 @@ def test_search_drivers_of_three_toolkits_return_the_same_translations(ask, corp
     weights = corpus / "weights"
     model = export_model.export(Run(corpus / "run"), "toy", weights)
     setting = {
-        **{"weights": str(weights), "variables": f"{weights}{export_model.CTRANSLATE2}"},
-        **{
-            "vocabulary": vocabulary_size(corpus),
-            "dropout": 0.0,
-            "layers": model["encoder_layers"],
-        },
-        **{"width": model["d_model"], "heads": model["heads"], "inner": model["d_ff"]},
+        "weights": str(weights),
+        "variables": f"{weights}{export_model.CTRANSLATE2}",
+        "vocabulary": vocabulary_size(corpus),
+        "dropout": 0.0,
+        "layers": model["encoder_layers"],
+        "width": model["d_model"],
+        "heads": model["heads"],
+        "inner": model["d_ff"],
     }
     drivers = ("decode_nmtkit.py", "decode_ctranslate2.py", "decode_marian.py")
     answers = [ask(driver, SEARCH | setting, "translate 1") for driver in drivers]
