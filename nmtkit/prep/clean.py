@@ -20,7 +20,7 @@ from nmtkit.settings import PrepSettings
 from nmtkit.text.side import TextSide, load_splitter
 from nmtkit.text.splitter import Splitter
 from nmtkit.text.tidy import tidy, utf8_lines
-from nmtkit.text.tokenizer import SIDES, Side, tokenizer_name, usual_tokenizer
+from nmtkit.text.tokenizer import SIDES, SPACE, Side, tokenizer_name, usual_tokenizer
 
 Reasons = dict[str, dict[str, int]]
 """For each reason the number of dropped pairs ("pairs"), and how often each side is to blame."""
@@ -109,6 +109,8 @@ class Cleaner:
         """Tidy and tokenize a line, and number its parts. A bad line (None) has no parts."""
         if raw is None:
             return []
+        if self._settings.subwords == "sentencepiece":
+            raw = raw.replace(SPACE, " ")  # as SentencePiece does, which is not learnt yet
         line = tidy(raw, self.changes[side])
         if line.count(" ") > self._hopeless:  # its words would fill the memory
             return [self.texts[side].parts["x"]] * (self._hopeless + 1)

@@ -74,8 +74,8 @@ def _joined_characters(words: list[str]) -> str:
 
 
 def _raw(line: str) -> list[str]:
-    """Return the words of plain text for SentencePiece, without its mark."""
-    return list(filter(None, line.replace(SPACE, " ").split(" ")))
+    """Return the words of plain text for SentencePiece."""
+    return list(filter(None, line.split(" ")))
 
 
 WORD_BY_WORD = {

@@ -1,6 +1,7 @@
 """SentencePiece and whole words instead of BPE: stored subwords equal those of the library."""
 
 import io
+import shutil
 from collections import Counter
 
 import pytest
@@ -167,6 +168,16 @@ def test_given_models_are_used_with_their_normalisation(text, tmp_path, own_mode
     assert tgt.splitter.join(pieces) == ["a\u00a0\u200db\u3000"]
     again = prepared(text, tmp_path / "run", "prep.joint_vocab=false", spm=spm)
     assert again.manifest() == run.manifest()
+
+
+def test_training_text_is_encoded_as_new_text_with_another_tokenizer(text, tmp_path):
+    folder = shutil.copytree(text, tmp_path / "text")
+    english = lines(folder / "train.en")
+    english[7] = line = "A ▁dog ▁ ."
+    write_lines(folder / "train.en", english)
+    run = prepared(folder, tmp_path / "run", *SPM, "prep.tgt_tokenizer=none")
+    ids = load_vocabularies(run.prep)[1].encode(TextSide.load(run.prep, "tgt").encode(line))
+    assert Store(run.prep / "train").tgt(7).tolist() == ids
 
 
 def test_one_given_model_is_shared_by_both_sides(text, tmp_path, own_models):
