@@ -95,7 +95,7 @@ def learn(
     if settings.subwords == "sentencepiece":
         segmented, learnt = _sentencepiece(words, settings, folder, jobs)
         numbers |= learnt
-    elif settings.subwords == "bpe" and settings.merges:
+    elif settings.subwords == "bpe":
         segmented, learnt = _bpe(words, settings, folder, jobs)
         numbers |= learnt
     else:
@@ -115,7 +115,7 @@ def file_names(languages: tuple[str, str], settings: PrepSettings) -> list[str]:
     ]
     if settings.subwords == "sentencepiece":
         names += _names("subwords", "spm", settings)
-    elif settings.subwords == "bpe" and settings.merges:
+    elif settings.subwords == "bpe":
         names += _names("codes", "bpe", settings)
         names += [f"bpe-vocab.{side}.txt" for side in SIDES]
     return names + _names("vocab", "txt", settings)

@@ -41,7 +41,7 @@ MANY_PAIRS = 500_000
 """Own files with fewer training pairs get the preset `small`, all others `base`."""
 WITHOUT_EFFECT = {
     "bpe": ("vocab_size", "prep.merges is the size"),
-    "sentencepiece": ("vocab_threshold", "it is for prep.subwords=bpe"),
+    **dict.fromkeys(("sentencepiece", "none"), ("vocab_threshold", "it is for prep.subwords=bpe")),
 }
 """For a value of `prep.subwords` a setting that has no effect, and why."""
 USES = {"from_dir": "data sets that are downloaded", "seed": "generated corpora such as demo"}

@@ -84,8 +84,7 @@ class TextModel:
                     where=self.source,
                     hint=f"leave out prep.{key}, or {self.source.split()[0]}",
                 )
-        whole = settings.subwords == "none" or (settings.subwords == "bpe" and not settings.merges)
-        if self.source.startswith("--vocab") and not whole:
+        if self.source.startswith("--vocab") and settings.subwords != "none":
             hint = "give --codes too, or --set prep.subwords=none for text that is split already"
             raise ConfigError("a vocabulary needs the merges that lead to it", "--vocab", hint)
 

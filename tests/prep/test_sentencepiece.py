@@ -220,9 +220,9 @@ def test_exported_text_folder_has_the_model(text, tmp_path, learnt_run):
     assert any("▁ (U+2581) becomes a space" in step for step in steps["target"])
 
 
-def test_vocab_size_limits_the_vocabulary_of_whole_words(text, tmp_path):
-    words = ["prep.subwords=none", "prep.vocab_size=50"]
-    run = prepared(text, tmp_path / "run", *words)
+@pytest.mark.parametrize("whole_words", ["prep.subwords=none", "prep.merges=0"])
+def test_vocab_size_limits_the_vocabulary_of_whole_words(text, tmp_path, whole_words):
+    run = prepared(text, tmp_path / "run", whole_words, "prep.vocab_size=50")
     assert not list(run.prep.glob("codes*"))
     assert len(load_vocabularies(run.prep)[0]) == 54
     side = TextSide.load(run.prep, "tgt")
