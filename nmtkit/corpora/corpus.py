@@ -22,6 +22,8 @@ T = TypeVar("T")
 MARKUP = (".sgm", ".sgml", ".xml")
 FOLDERS = ("text", "docs", "parses", "eval")
 """Folders of a prepared corpus beside those of its sets: no set has such a name."""
+FILES = re.compile(r"(bpe-vocab|codes|manifest|subwords|truecase|vocab)\.", re.I)
+"""How the names of files of a prepared corpus begin: no set has such a name, either."""
 EXAMPLES = {
     "--docs": "--docs train=train.doc --docs dev=blank",
     "--parses": "--parses train=train.trees --parses dev=dev.trees",
@@ -193,7 +195,8 @@ def _stem(paths: Sequence[Path], languages: list[str]) -> str:
     pairs = zip(paths, suffixes, strict=False)
     stems = {_plain(path).removesuffix(f".{suffix}") for path, suffix in pairs}
     name = stems.pop() if len(stems) == 1 else "test"
-    return re.sub(r"[^\w.-]+", "_", name).lstrip(".-").rstrip(".") or "test"
+    name = re.sub(r"[^\w.-]+", "_", name).lstrip(".-").rstrip(".") or "test"
+    return name.replace(".", "_", 1) if FILES.match(name) else name
 
 
 def assigned(assignments: list[str], option: str) -> dict[str, str]:

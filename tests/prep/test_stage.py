@@ -807,6 +807,12 @@ def test_own_test_sets_do_not_change_the_corpus_of_a_data_set(demo_options, own_
     assert "source.sets.other.docs: blank -> -" in caught.where
 
 
+def test_no_test_set_is_named_like_a_file_of_prep(demo_options, tmp_path):
+    files = [write(tmp_path / "in", name, pairs(3, 3)) for name in ("vocab.txt", "codes.new.1")]
+    run = prep("demo", **demo_options, test=[path for pair in files for path in joined(*pair)])
+    assert [text.name for text in run.sets("test")] == ["test", "vocab_txt", "codes_new.1"]
+
+
 def test_bad_test_set_beside_a_data_set_is_refused_before_anything_is_written(
     tmp_path, demo_options
 ):
