@@ -46,7 +46,8 @@ def learn_bpe(
     if not any((learnt[which] & (sizes > 1)).any() for which, _, sizes in words.letters()):
         raise DataError(
             "no words to learn subwords from",
-            hint="the training text is empty, or holds only single characters",
+            hint="if all words are single characters, say --set prep.subwords=none; if"
+            " prep.max_types leaves out the others, raise it",
         )
     # The learner cannot learn from words that hold its end marker, and does not segment words that
     # end in the joiner as `Bpe` does.

@@ -231,6 +231,13 @@ def test_24_too_little_text_is_refused_before_prep_writes(tmp_path, source, targ
     assert not (tmp_path / "run").exists()
 
 
+def test_24_text_of_single_letters_can_be_prepared_as_the_hint_says(tmp_path):
+    train = write(tmp_path / "in", "train", b"a\n", b"b\n")
+    hint = refused(DataError, "no words", prep_mine, tmp_path, train, train).hint
+    assert "--set prep.subwords=none" in hint
+    prep_mine(tmp_path, train, train, assignments=["prep.subwords=none"])
+
+
 def test_24_corpus_of_one_pair_can_be_prepared_and_trained_on(tmp_path, stderr):
     train = write(tmp_path / "in", "train", b"banana band bandana\n", b"banane band bandage\n")
     run = prep_mine(tmp_path, train, train, assignments=["prep.merges=5000"])
