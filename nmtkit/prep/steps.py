@@ -244,7 +244,8 @@ class Steps:
         counts = ", ".join(f"{reason} {count['pairs']:,}" for reason, count in dropped)
         raise DataError(
             f"cleaning dropped all {self.inputs.lines(train.src):,} training pairs: {counts}",
-            where=train.where("src", "ref"),
+            # the text of a data set is in a temporary folder
+            where=self.corpus.name if self.request.dataset else train.where("src", "ref"),
             hint="check the files, or the settings prep.min_words, max_words, max_ratio,"
             " max_subwords, drop_overlap",
         )

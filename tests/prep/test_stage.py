@@ -807,6 +807,11 @@ def test_own_test_sets_do_not_change_the_corpus_of_a_data_set(demo_options, own_
     assert "source.sets.other.docs: blank -> -" in caught.where
 
 
+def test_error_names_a_data_set_and_not_its_temporary_files(demo_options):
+    options = demo_options | {"assignments": ["prep.max_words=1"]}
+    assert refused(DataError, "dropped all 50", prep, "demo", **options).where == "demo"
+
+
 def test_no_test_set_is_named_like_a_file_of_prep(demo_options, tmp_path):
     files = [write(tmp_path / "in", name, pairs(3, 3)) for name in ("vocab.txt", "codes.new.1")]
     run = prep("demo", **demo_options, test=[path for pair in files for path in joined(*pair)])
