@@ -161,12 +161,6 @@ class PrepSettings(Section):
     def _split_at_commas(cls, value: Any) -> Any:
         return [name for name in value.split(",") if name] if isinstance(value, str) else value
 
-    @model_validator(mode="before")
-    @classmethod
-    def _words_without_merges_are_whole(cls, values: Any) -> Any:
-        is_bpe = isinstance(values, dict) and values.get("subwords", "bpe") == "bpe"
-        return values | {"subwords": "none"} if is_bpe and values.get("merges") == 0 else values
-
     @model_validator(mode="after")
     def _sentencepiece_reads_words(self) -> Self:
         if self.subwords == "sentencepiece" and "characters" in {

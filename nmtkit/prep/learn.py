@@ -95,7 +95,7 @@ def learn(
     if settings.subwords == "sentencepiece":
         segmented, learnt = _sentencepiece(words, settings, folder, jobs)
         numbers |= learnt
-    elif settings.subwords == "bpe":
+    elif not whole_words(settings):
         segmented, learnt = _bpe(words, settings, folder, jobs)
         numbers |= learnt
     else:
@@ -115,10 +115,15 @@ def file_names(languages: tuple[str, str], settings: PrepSettings) -> list[str]:
     ]
     if settings.subwords == "sentencepiece":
         names += _names("subwords", "spm", settings)
-    elif settings.subwords == "bpe":
+    elif not whole_words(settings):
         names += _names("codes", "bpe", settings)
         names += [f"bpe-vocab.{side}.txt" for side in SIDES]
     return names + _names("vocab", "txt", settings)
+
+
+def whole_words(settings: PrepSettings) -> bool:
+    """True if words are not split into subwords."""
+    return settings.subwords == "none" or (settings.subwords == "bpe" and not settings.merges)
 
 
 def number_words(
@@ -182,7 +187,7 @@ def write_vocabularies(
     """
     if settings.joint_vocab:
         tokens = [tokens[0] + tokens[1]]
-    size = settings.vocab_size if settings.subwords == "none" and settings.vocab_size else None
+    size = settings.vocab_size if whole_words(settings) and settings.vocab_size else None
     vocabularies = []
     for count, name in zip(tokens, _names("vocab", "txt", settings), strict=True):
         if not (folder / name).exists():

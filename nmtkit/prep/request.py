@@ -31,6 +31,7 @@ from nmtkit.corpora.document_starts import (
 from nmtkit.corpora.table import Dataset
 from nmtkit.errors import ConfigError, check_known, nearest
 from nmtkit.options import flag
+from nmtkit.prep.learn import whole_words
 from nmtkit.prep.options import PrepOptions, file_list
 from nmtkit.prep.parse_spans import PARSERS
 from nmtkit.prep.text_model import text_model
@@ -126,11 +127,10 @@ class Request:
         without_model = settings.build(PrepSettings, values, "prep")
         result = settings.build(PrepSettings, values | self.text_model.settings, "prep")
         self.text_model.check(without_model, by_user.get("prep", {}))
-        key, why = WITHOUT_EFFECT.get(result.subwords, ("", ""))
+        subwords = "none" if whole_words(result) else result.subwords
+        key, why = WITHOUT_EFFECT[subwords]
         if by_user.get("prep", {}).get(key):
-            self.doubts.append(
-                f"prep.{key} has no effect with prep.subwords={result.subwords}: {why}"
-            )
+            self.doubts.append(f"prep.{key} has no effect with prep.subwords={subwords}: {why}")
         if result.subwords == "sentencepiece":
             load_package()
         return result

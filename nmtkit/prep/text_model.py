@@ -14,7 +14,7 @@ from typing import Any
 
 from nmtkit import files
 from nmtkit.errors import ConfigError, DataError
-from nmtkit.prep.learn import file_names, write_vocabularies
+from nmtkit.prep.learn import file_names, whole_words, write_vocabularies
 from nmtkit.prep.options import PrepOptions, model_files
 from nmtkit.records import Manifest
 from nmtkit.run import Run
@@ -84,7 +84,7 @@ class TextModel:
                     where=self.source,
                     hint=f"leave out prep.{key}, or {self.source.split()[0]}",
                 )
-        if self.source.startswith("--vocab") and settings.subwords != "none":
+        if self.source.startswith("--vocab") and not whole_words(settings):
             hint = "give --codes too, or --set prep.subwords=none for text that is split already"
             raise ConfigError("a vocabulary needs the merges that lead to it", "--vocab", hint)
 
