@@ -158,11 +158,12 @@ class Trainer:
             due = ending or state.step % s.validate_every == 0
             if due and state.validated < state.step:
                 new_best = self.validate()
-                ending = reason_to_end(state, s)  # a validation may have used up the patience
+                known, ending = ending, reason_to_end(state, s)
+                # The validation may have used up the patience.
+                if ending and not known and state.step > begin and state.step % s.log_every:
+                    self._log(at_the_end=True)
                 if signal_name := self.signal_of_any_rank():
                     break
-            if ending and state.step > begin and state.step % s.log_every:
-                self._log(at_the_end=True)  # before the checkpoint: nothing continues after it
             if new_best or ending or (state.step and state.step % s.checkpoint_every == 0):
                 self.save()
             if ending:
@@ -193,6 +194,8 @@ class Trainer:
             self.reporter.detail(self.optimizer_step.describe_overflows(before))
         if state.step % self.settings.log_every == 0:
             self._log()
+        elif reason_to_end(state, self.settings):
+            self._log(at_the_end=True)  # now, because a signal may stop the last validation
         self.reporter.move_bar(state)
 
     def make_update(self) -> None:

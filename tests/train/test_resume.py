@@ -29,9 +29,10 @@ from tests.manifests import read_json
 from tests.train.tiny import last, make_run, metrics, options, saved, state_of, trainer
 
 # 7 micro-batches an epoch of about 64 target tokens, 3 an update: updates cross the borders of
-# epochs. plateau remembers losses.
+# epochs. plateau remembers losses. The last line of the log is that of the end.
 SETTINGS = options(
     "train.max_steps=12",
+    "train.log_every=5",
     "train.update_size=180",
     "train.validate_every=4",
     "train.checkpoint_every=5",
@@ -83,7 +84,7 @@ def uninterrupted(tmp_path_factory):
 
 def test_log_has_the_passes_over_the_training_set_after_its_last_update(uninterrupted):
     epochs = [line["epoch"] for line in uninterrupted["curve"] if line["kind"] == "train"]
-    assert epochs == pytest.approx([3 * step / 7 for step in (4, 8, 12)], abs=1e-3)
+    assert epochs == pytest.approx([3 * step / 7 for step in (5, 10, 12)], abs=1e-3)
 
 
 def test_state_counts_the_target_tokens_of_all_updates(uninterrupted):
@@ -117,6 +118,7 @@ def stop(monkeypatch, call, go, *args, at=(loop.Trainer, "update"), **values):
         pytest.param((losses, "backward"), 1 + 3 * 5 + 2, 6, id="mid-accumulation"),
         pytest.param((Validator, "_bleu"), 1, 4, id="while validating"),
         pytest.param((best, "is_better"), 2, 8, id="right after validation"),
+        pytest.param((Validator, "_bleu"), 3, 12, id="in the last validation"),
     ],
 )
 def test_stopped_training_resumes_exactly(at, call, step, run, monkeypatch, uninterrupted):
