@@ -131,6 +131,13 @@ def test_resuming_refuses_a_setting_without_effect(run):
     refused(ConfigError, message, train, run, assignments=["train.min_lr=1e-5"], device="cpu")
 
 
+def test_training_that_would_end_before_its_first_update_is_refused(run):
+    plateau = ("train.schedule=plateau", "train.lr=0.01")
+    message = "train.min_lr = 0.01 is not below train.lr = 0.01: the training would end before"
+    refused(ConfigError, message, go, run, *plateau, "train.min_lr=0.01")
+    go(run, *plateau, "train.min_lr=0.009")
+
+
 def test_config_file_may_have_settings_of_a_schedule_that_set_replaces(run, tmp_path):
     config = tmp_path / "mine.toml"
     config.write_text('[train]\nschedule = "plateau"\nplateau_on = "train_loss"\nmin_lr = 1e-5\n')
