@@ -166,6 +166,7 @@ def files_of(folder):
             "prep x --train nope.en nope.de --dev nope.en nope.de",
             "no such file: nope.en\n  in: --train\n",
         ),
+        ("variants --vocab-size 2000000000", "bad value for '--vocab-size': must be at most"),
         ("prep demo --test nope.en,nope.de", "no such file: nope.en\n  in: --test\n"),
         ("prep demo --parses train=nope.txt", "no such file: nope.txt\n  in: --parses\n"),
         ("score --hyp nope.txt --ref nope.ref", "no such file: nope.txt\n  in: HYP\n"),

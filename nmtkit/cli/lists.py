@@ -24,7 +24,7 @@ class VariantsOptions(Options):
     """The options of `nmtkit variants`."""
 
     preset: str | None = preset_option("base", panel=None)
-    vocab_size: int = option(32000, "V", ge=5)
+    vocab_size: int = option(32000, "V", ge=5, le=1_000_000_000)
     """Size of each vocabulary for the number of parameters."""
     as_json: bool = option(False, None, "--json")
     """Print JSON, with every setting."""
