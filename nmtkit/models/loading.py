@@ -158,10 +158,13 @@ def first_names(model: torch.nn.Module) -> dict[str, str]:
 
 
 @torch.no_grad()
-def put_weights(model: torch.nn.Module, weights: Mapping[str, Tensor], where: Any = None) -> None:
+def put_weights(
+    model: torch.nn.Module, weights: Mapping[str, Tensor], where: Any = None, hint: str = AGAIN
+) -> None:
     """Copy weights into a model that has exactly these.
 
-    Raises: CheckpointError naming the first that is missing, unknown or of another shape.
+    Raises: CheckpointError with `hint`, naming the first that is missing, unknown or of another
+        shape.
     """
     targets = weights_of(model)
     for name in sorted(targets.keys() | weights.keys()):
@@ -174,7 +177,7 @@ def put_weights(model: torch.nn.Module, weights: Mapping[str, Tensor], where: An
         raise CheckpointError(
             f"the checkpoint is of another model: {name} is {problem}",
             where=where,
-            hint=AGAIN,
+            hint=hint,
         )
     for name, tensor in targets.items():
         tensor.copy_(weights[name])

@@ -85,7 +85,7 @@ def train(run: Run, *, ranks: Ranks | None = None, **values: Any) -> None:
     for key in options.allow_change:
         known = set(flat(plan.model_dump()))
         if system.config.is_file():  # a setting of an earlier nmtkit
-            known |= flat(system.read_config().model_dump()).keys()
+            known |= flat(system.read_config().model_dump(exclude={"hardware"})).keys()
         known.discard("changed")  # is no setting
         check_known(key, known, f"unknown setting '{key}'", "--allow-change")
     if options.init_from and not training.begun:
@@ -260,7 +260,9 @@ class _Training:
         checks.check_parses_and_documents(model, plan.variant, run, store, dev)
         if path is not None:
             loading.check_vocabulary(path, run)
-            loading.put_weights(model, weights, where=path)
+            resized = any(key.startswith("model.") for key in self.options.allow_change)
+            hint = "leave out --allow-change: these weights need the sizes of their own model"
+            loading.put_weights(model, weights, path, hint if resized else checkpoints.AGAIN)
         elif plan.init_from:
             copy_matching(run, plan.init_from, model)
         return model

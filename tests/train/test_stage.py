@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from nmtkit import console, files, settings
-from nmtkit.errors import ConfigError, DataError, EnvironmentProblem
+from nmtkit.errors import CheckpointError, ConfigError, DataError, EnvironmentProblem
 from nmtkit.models import checkpoints, loading
 from nmtkit.models.properties import NOT_CAUSAL
 from nmtkit.models.variants import common_width
@@ -559,6 +559,13 @@ def test_resuming_refuses_a_changed_or_bad_setting_and_names_it_alone(run, mine)
     caught = refused(ConfigError, "have changed", changed)
     # The preset of the data set would change all settings.
     assert [line.split()[0] for line in caught.where.splitlines()] == ["key", "train.lr"]
+
+
+def test_allowed_change_to_which_no_training_can_resume_is_named(run, mine):
+    allowed = partial(train, run, name="mine", assignments=["model.d_ff=33"])
+    caught = refused(CheckpointError, "another model", allowed, allow_change=["model.d_ff"])
+    assert "leave out --allow-change" in caught.hint
+    refused(ConfigError, "unknown setting", train, run, name="mine", allow_change=["hardware.name"])
 
 
 def test_resuming_reads_the_config_of_an_earlier_version(run, stderr):
