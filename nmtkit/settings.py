@@ -296,15 +296,6 @@ class TrainSettings(Section):
     Weights & Biases or nowhere else. auto: TensorBoard if it is installed.
     """
 
-    @model_validator(mode="after")
-    def _begins_above_the_lowest_rate(self) -> Self:
-        if self.schedule == "plateau" and self.min_lr >= self.lr:
-            raise ValueError(
-                f"train.min_lr = {self.min_lr:g} is not below train.lr = {self.lr:g}: the training"
-                " would end before its first update"
-            )
-        return self
-
 
 class SearchSettings(Section):
     """How the search for translations works (`search.*`)."""
