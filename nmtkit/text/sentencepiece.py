@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import itertools
 import re
 from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
@@ -158,7 +157,8 @@ class SentencePiece(CachingSplitter):
         )
 
     def ends(self, subwords: Sequence[str]) -> list[bool]:
-        return [following[:1] == SPACE for following in itertools.chain(subwords[1:], [SPACE])]
+        following = [*subwords[1:], SPACE][: len(subwords)]
+        return [subword[:1] == SPACE for subword in following]
 
     def join(self, subwords: Sequence[str]) -> list[str]:
         text = "".join(subwords)

@@ -207,6 +207,7 @@ def test_long_lines_are_cut_between_words_or_after_chinese_punctuation(learnt_ru
     parts = cut(chinese, len(chinese) - 2, src.splitter)
     assert parts[0][-1] == "。" or parts[0][-2:] != chinese[-4:-2]
     assert [piece for part in parts for piece in part] == chinese
+    assert cut([], 8, src.splitter) == [[]]  # a blank line
 
 
 def test_exported_text_folder_has_the_model(text, tmp_path, learnt_run):
