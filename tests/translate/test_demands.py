@@ -171,7 +171,7 @@ def test_demand_that_no_translation_can_meet_raises_an_error(
 def test_impossible_phrases_of_a_late_line_are_refused_before_any_output(
     run, tmp_path, stdout, phrase, values, message
 ):
-    source, phrases = tmp_path / "source", tmp_path / "phrases"
+    source, phrases = tmp_path / "source", tmp_path / "phrases.tsv"  # tabs separate phrases
     source.write_text("a dog\n" * 10_001)
     phrases.write_text("\n" * 10_000 + f"{phrase}\n")
     with pytest.raises(NmtkitError, match=message):
