@@ -6,7 +6,7 @@ import itertools
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
@@ -109,6 +109,8 @@ def shared_context_rule(models: Sequence[Model]) -> ContextRule | None:
     Raises: ConfigError if the models read different contexts.
     """
     rules = {model.context_rule for model in models} - {None}
+    # A single sentence is the same context under both ways to join several.
+    rules = {replace(rule, join="parallel") if rule and rule.size == 1 else rule for rule in rules}
     if len(rules) > 1:
         raise ConfigError(
             "the systems of an ensemble read different contexts",

@@ -203,6 +203,12 @@ def test_ensemble_of_models_with_and_without_context_reads_it():
     assert joint.translate_window(["a b", "c"], documents=Documents([0], 2))[1].text == "a b"
 
 
+def test_ensemble_reads_one_sentence_of_context_however_its_models_join_several():
+    rules = ContextRule(join="parallel"), ContextRule()
+    joint = ensemble(*(ContextCopier(len(VOCABULARY), rule) for rule in rules))
+    assert joint.translate_window(["a b", "c"], documents=Documents([0], 2))[1].text == "a b"
+
+
 def test_ensemble_of_models_with_different_contexts_is_refused():
     rules = ContextRule(), ContextRule("next")
     with pytest.raises(ConfigError, match=r"different contexts\n.*\n.*model.context_size"):
