@@ -6,23 +6,26 @@ made the run.
 
 from __future__ import annotations
 
+import os
 import re
 from typing import Annotated
 
 from pydantic import AfterValidator
 
 SPECIAL = set("/\\$`;|&<>\"'")
-HINT = "use letters, digits, '-', '_' and '.', a letter or a digit first"
+LONGEST = 200
+"""The most bytes of a name. A file name has at most 255, with what nmtkit puts around it."""
+HINT = f"use at most {LONGEST} letters, digits, '-', '_' and '.', a letter or a digit first"
 
 
 def is_name(name: str) -> bool:
     """True if a name can safely be one part of a path and of a command in a message.
 
     The name begins with a letter, a digit or '_'. It has no slash, no control character, no
-    character that is special in a shell, and no option.
+    character that is special in a shell, and no option, and is not too long for a folder.
     """
-    safe = SPECIAL.isdisjoint(name) and " --" not in name
-    return bool(re.match(r"\w", name)) and name.isprintable() and safe
+    safe = SPECIAL.isdisjoint(name) and " --" not in name and name.isprintable()
+    return bool(re.match(r"\w", name)) and safe and len(os.fsencode(name)) <= LONGEST
 
 
 def check_name(name: str) -> str:
@@ -51,7 +54,7 @@ def check_word(word: str) -> str:
 
 def is_new_name(name: str) -> bool:
     """True if a name may be given to a new corpus or system."""
-    return re.fullmatch(r"[^\W_][\w.-]*", name) is not None
+    return is_name(name) and re.fullmatch(r"[^\W_][\w.-]*", name) is not None
 
 
 Name = Annotated[str, AfterValidator(check_name)]

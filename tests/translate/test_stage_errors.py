@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from toy_run import LINES, set_stdin, translated
+from toy_run import LINES, save_system, set_stdin, translated
 
 from nmtkit.errors import (
     CheckpointError,
@@ -79,6 +79,17 @@ def test_files_that_are_not_lines_of_text_are_refused_before_any_output(
     error = refused(DataError, message, translate, run, source=str(path), systems=["one"])
     assert where in str(error.where) and hint in error.hint and "prep." not in error.hint
     assert stdout() == ""
+
+
+def test_ensemble_whose_name_no_folder_can_have_translates_files_only(run, tmp_path, stdout):
+    for name in ("b" * 99, "c" * 99):
+        save_system(run, name, seed=1)
+    message = "cannot name a system"
+    error = refused(ConfigError, message, translate, run, ensemble=True, set_names=["test"])
+    assert "at most 200 " in error.hint
+    (tmp_path / "x").write_text("a dog\n")
+    translate(run, ensemble=True, source=str(tmp_path / "x"), jobs=1)
+    assert stdout().count("\n") == 1
 
 
 def test_files_with_another_number_of_lines_than_the_source_are_refused(run, tmp_path):
