@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nmtkit import files
-from nmtkit.errors import DataError, counted
+from nmtkit.errors import ConfigError, DataError, counted
 from nmtkit.settings import SearchSettings
 from nmtkit.text.side import TextSide
 from nmtkit.text.vocabulary import UNK, Vocabulary
@@ -101,7 +101,8 @@ def check_demand(
     pieces: Sequence[Sequence[int]],
     settings: SearchSettings,
 ) -> None:
-    """Raise DataError if no translation of a line can have a prefix and phrases.
+    """Raise DataError if no translation of a line can have a prefix and phrases; ConfigError if
+    there are phrases and the settings' method cannot search for phrases.
 
     Args:
         number: of the line, from 0.
@@ -110,6 +111,12 @@ def check_demand(
         settings: of the search.
     """
     place = f"line {number + 1:,}"
+    if phrases and (settings.sample or settings.diverse_groups > 1):
+        raise ConfigError(
+            "phrases that must appear need a beam search without groups",
+            where="search.sample" if settings.sample else "search.diverse_groups",
+            hint="leave it out, or leave out the constraints",
+        )
     if not pieces and (prefix or phrases):
         raise DataError(
             "the source line is blank, so its translation is blank",

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from nmtkit.data.batches import Batch
-from nmtkit.errors import ConfigError
 from nmtkit.models.base import Model
 from nmtkit.settings import SearchSettings
 from nmtkit.translate.beam import Beams, search
@@ -30,14 +29,12 @@ def decode(
         models, batch, leave: see `search`.
         settings: sample, diverse_groups, mbr, and the settings of the method.
         demands: of each sentence.
-    Raises: TrainingDiverged if the models give no finite probability; ConfigError if the method
-        cannot search for phrases and there are some.
+    Raises: TrainingDiverged if the models give no finite probability.
     """
     count = settings.mbr or settings.nbest
     changes = {"nbest": count}
     method: type[Beams] = Beams
     if any(demand.phrases for demand in demands):
-        refuse_phrases(settings)
         method = ConstrainedBeams
     elif settings.sample:
         method = Samples
@@ -46,13 +43,3 @@ def decode(
         method = DiverseBeams
     settings = settings.model_copy(update=changes)
     return search(models, batch, settings, method(batch, settings, demands), leave)
-
-
-def refuse_phrases(settings: SearchSettings) -> None:
-    """Raise ConfigError if the method of the settings cannot search for phrases."""
-    if settings.sample or settings.diverse_groups > 1:
-        raise ConfigError(
-            "phrases that must appear need a beam search without groups",
-            where="search.sample" if settings.sample else "search.diverse_groups",
-            hint="leave it out, or leave out the constraints",
-        )

@@ -41,8 +41,6 @@ from nmtkit.score.external_metrics import CommandMetric, parse
 from nmtkit.settings import SearchSettings, complete
 from nmtkit.toml import differing
 from nmtkit.translate import workers
-from nmtkit.translate.demands import phrase_ids, read_demands
-from nmtkit.translate.methods import refuse_phrases
 from nmtkit.translate.options import TranslateOptions
 from nmtkit.translate.output import (
     checked_boundaries,
@@ -187,11 +185,12 @@ class _Stage:
         self.run, self.device, self.options = run, device, options
         self.jobs = options.jobs or cores()
         self.readers = 1 if device.type == "cpu" else min(self.jobs, READERS)
+        self._demanded = options.prefix, options.constraints
         self._hardware: files.JsonObject = {}
         self.metric = parse(CommandMetric, options.metric) if options.metric else None
 
     def scorer(self, group: SystemGroup) -> Scorer:
-        """Load a system, log how it computes, and check that it can write the constraints."""
+        """Load a system and log how it computes."""
         machine = group.hardware(self.device, self.options.force_target is not None)
         names = [f"{used.system}/{used.name}" for used in group.checkpoints()]
         scorer = group.scorer(self.device, machine.precision, self.jobs)
@@ -207,11 +206,6 @@ class _Stage:
         self._hardware = values
         if self.metric:
             scorer.utility = external_utility(self.metric)
-        if self.options.constraints:
-            for demand in read_demands(None, self.options.constraints):
-                if demand.phrases:
-                    refuse_phrases(scorer.settings)
-                    phrase_ids(scorer.tgt_side, scorer.tgt_vocab, demand)
         averaged = " (averaged)" * (len(names) > len(scorer.models))
         console.say(f"loaded {', '.join(names)}{averaged}")
         return scorer
@@ -228,7 +222,7 @@ class _Stage:
         else:
             boundaries = checked_boundaries(scorer, source, boundaries)
         if target is None:
-            demands = read_demands(self.options.prefix, self.options.constraints)
+            demands = scorer.demands(source, boundaries, *self._demanded)
             with scorer.reading(self.readers):
                 print_translations(scorer, group, source, boundaries, demands)
         else:
@@ -313,14 +307,12 @@ class _Stage:
     def _write(self, folder: Path, text_set: TextSet, scorer: Scorer) -> list[str]:
         """Write the translation of a set; return the names of its files."""
         names = [HYPOTHESES, SUBWORDS] + [NBEST] * (scorer.settings.nbest > 1)
+        source, boundaries = self.run.source(text_set.name), _boundaries(self.run, text_set)
+        demands = scorer.demands(source, boundaries, *self._demanded)
         with contextlib.ExitStack() as stack:
             streams = [stack.enter_context(files.writing(folder / name)) for name in names]
-            windows = scorer.windows(
-                file_windows(self.run.source(text_set.name)),
-                _boundaries(self.run, text_set),
-                read_demands(self.options.prefix, self.options.constraints),
-                load_spans(self.run.prep / text_set.name, text_set.lines),
-            )
+            spans = load_spans(self.run.prep / text_set.name, text_set.lines)
+            windows = scorer.windows(file_windows(source), boundaries, demands, spans)
             translated = scorer.translate_windows(windows)
             for number, translation in enumerate(itertools.chain.from_iterable(translated), 1):
                 lines = [translation.text + "\n", " ".join(translation.subwords) + "\n"]

@@ -21,11 +21,17 @@ from nmtkit.parallel import Workers, one_ahead
 from nmtkit.settings import SearchSettings
 from nmtkit.text.side import TextSide
 from nmtkit.text.vocabulary import UNK, Vocabulary, load_vocabularies
-from nmtkit.translate.demands import Demand, LineDemand, check_demand, phrase_ids
+from nmtkit.translate.demands import (
+    Demand,
+    LineDemand,
+    check_demand,
+    phrase_ids,
+    read_demands,
+)
 from nmtkit.translate.hypotheses import Hypothesis, NBest
 from nmtkit.translate.over_long import cut
 from nmtkit.translate.searcher import MANY_LINES, Searcher
-from nmtkit.translate.windows import Boundaries, windowed, windows_for
+from nmtkit.translate.windows import Boundaries, file_windows, windowed, windows_for
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -174,6 +180,25 @@ class Translator(Searcher):
             demanded = None if demands is None else list(itertools.islice(demands, len(lines)))
             yield Window(boundaries.sentences(lines), known, documents, demanded)
 
+    def demands(
+        self, source: str | Path, boundaries: Boundaries, *paths: Path | None
+    ) -> Iterator[LineDemand]:
+        """Return the demands of the lines of a text.
+
+        Args:
+            source, boundaries: the text.
+            paths: see `read_demands`.
+        Raises: DataError or ConfigError for the first line whose translation cannot meet its
+            demand, before any line is translated.
+        """
+        if any(paths):
+            windows = self.windows(file_windows(source), boundaries, read_demands(*paths))
+            for lines, _, _, demands in windows:
+                for line, demand in zip(lines, demands or (), strict=True):
+                    if demand.prefix or demand.phrases:
+                        self._demands(demand, self._begin(demand), self._pieces(line), line)
+        return read_demands(*paths)
+
     def translate_windows(
         self, windows: Iterable[Window], ahead: bool = True
     ) -> Iterator[list[Translation]]:
@@ -213,12 +238,16 @@ class Translator(Searcher):
         lines, spans, documents, demands = window
         if demands is None:
             demands = list(map(LineDemand, range(len(ids))))
-        begins = [self.tgt_side.encode(d.prefix) if d.prefix.strip() else [] for d in demands]
+        begins = list(map(self._begin, demands))
         of_pieces = list(map(self._demands, demands, begins, ids, lines))
         translated = self._translate_lines(ids, self._fitting(spans, ids), documents, of_pieces)
         subwords = list(map(self._subwords, translated, begins))
         texts = self._mapped(Translator._text, list(itertools.chain(*subwords)))
         return (self._join(*of_line, texts) for of_line in zip(translated, subwords, strict=True))
+
+    def _begin(self, demand: LineDemand) -> list[str]:
+        """Return the subwords of a prefix."""
+        return self.tgt_side.encode(demand.prefix) if demand.prefix.strip() else []
 
     def _demands(
         self, demand: LineDemand, begin: list[str], pieces: list[list[int]], line: str

@@ -161,21 +161,26 @@ def test_demand_that_no_translation_can_meet_raises_an_error(
 
 
 @pytest.mark.parametrize(
-    ("phrase", "values", "message"),
+    ("option", "late_line", "demanded", "values", "message"),
     [
-        ("meadow", {"sample": True}, "need a beam search"),
-        ("meadow", {"diverse_groups": 3}, "need a beam search"),
-        ("zebra", {}, "'zebra' is not in the vocabulary"),
+        ("constraints", "a dog", "meadow", {"sample": True}, "need a beam search"),
+        ("constraints", "a dog", "meadow", {"diverse_groups": 3}, "need a beam search"),
+        ("constraints", "a dog", "zebra", {}, "'zebra' is not in the vocabulary"),
+        ("constraints", "", "meadow", {}, "the source line is blank"),
+        ("prefix", "", "meadow", {}, "the source line is blank"),
+        ("prefix", "a dog", "a a a a a a a a", {}, "8 subwords, .* at most 7"),
     ],
 )
-def test_impossible_phrases_of_a_late_line_are_refused_before_any_output(
-    run, tmp_path, stdout, phrase, values, message
+def test_impossible_demand_of_a_late_line_is_refused_before_any_output(
+    run, tmp_path, stdout, option, late_line, demanded, values, message
 ):
-    source, phrases = tmp_path / "source", tmp_path / "phrases.tsv"  # tabs separate phrases
-    source.write_text("a dog\n" * 10_001)
-    phrases.write_text("\n" * 10_000 + f"{phrase}\n")
+    source, demands = tmp_path / "source", tmp_path / "demands"
+    if option == "constraints":
+        demands = tmp_path / "phrases.tsv"  # tabs separate phrases
+    source.write_text("a dog\n" * 10_000 + f"{late_line}\n")
+    demands.write_text("\n" * 10_000 + f"{demanded}\n")
     with pytest.raises(NmtkitError, match=message):
-        translated(run, set_names=[], source=str(source), constraints=phrases, **values)
+        translated(run, set_names=[], source=str(source), **values, **{option: demands})
     assert stdout() == ""
 
 
