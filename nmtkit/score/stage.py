@@ -196,7 +196,7 @@ def _made_from(
 ) -> ScoredFrom:
     """Return everything that the scores depend on. They are up to date while it is the same."""
     external, names = external_metrics(options), list(folders)
-    inputs = run.references(text_set.name)
+    inputs = [run.source(text_set.name), *run.references(text_set.name)]
     for folder in folders.values():
         inputs += [folder / "hyp.txt", folder / "hyp.subwords.txt"]
     return ScoredFrom(

@@ -148,6 +148,13 @@ def test_changed_options_translations_or_format_compute_scores_again(compared, c
     assert "written to" in capsys.readouterr().err
 
 
+def test_changed_source_computes_scores_again(compared, stderr):
+    compared.score(by_length=True)
+    write(compared.run.source("test"), compared.lines["test"][::-1])
+    compared.score()
+    assert "up to date" not in stderr()
+
+
 def test_tables_of_an_earlier_call_are_removed_or_replaced(fake):
     for seed, name in enumerate(["one", "two", "gone"]):
         fake.add(name, 0.2, seed=seed)
