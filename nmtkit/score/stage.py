@@ -79,14 +79,14 @@ def score(run: Run, **values: Any) -> None:
         locked(run.path, "score", shared=True),
         locked(run.path / "score", "score", reads=True),
     ):
-        results = []
         text_sets = sets_to_score(run, options.set_names)
         check_paths(options, "{set}", [text_set.name for text_set in text_sets])
+        to_score = []
         for text_set in text_sets:
             folders = translated_systems(run, text_set, options.systems, options.against)
             check_paths(options, "{system}", list(folders))
-            results.append(_score_set(run, text_set, folders, options, printed))
-        print_results(results, options)
+            to_score.append((text_set, folders))
+        print_results([_score_set(run, *each, options, printed) for each in to_score], options)
 
 
 def _score_set(

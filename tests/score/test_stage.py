@@ -10,7 +10,7 @@ import pytest
 import sacrebleu
 
 import nmtkit.score
-from nmtkit.errors import ConfigError
+from nmtkit.errors import ConfigError, DataError
 from nmtkit.owned_files import SCORES
 from nmtkit.prep.stage import prep
 from nmtkit.score.metrics import METRICS, TOKENIZERS
@@ -22,6 +22,7 @@ from nmtkit.score.stage import score
 from nmtkit.text.side import TextSide
 from tests.manifests import read_json, write_json
 from tests.prep.real import lines as real_lines
+from tests.refused import refused
 
 from . import slow
 from .conftest import SPLIT, WORDS, csv_rows, result_of, spoil, write
@@ -305,6 +306,13 @@ def test_selected_systems_are_compared_with_the_baseline(three_sets):
     assert result["systems"][1]["differences"]["bleu"]["value"] < 0
     three_sets.score(systems=["mid"], set_names=["dev"])
     assert three_sets.systems("dev") == ["zeta", "mid"]  # by default the oldest
+
+
+def test_missing_translation_is_refused_before_any_set_is_scored(three_sets):
+    three_sets.add("late", 0.2, sets=["one"])
+    named = {"systems": ["late"], "set_names": ["one", "dev"]}
+    refused(DataError, "'late' has no translation of dev", three_sets.score, **named)
+    assert not (three_sets.run.path / "score/one/scores.json").exists()
 
 
 def test_printed_csv_and_json_have_the_named_sets_in_order(three_sets, stdout):
