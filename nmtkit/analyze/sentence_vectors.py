@@ -103,13 +103,17 @@ class Reader:
         self.max_source = study.run.system(name).searching().max_source
 
     @cached_property
+    def weights(self) -> dict[str, str]:
+        """The SHA-256 of the weights of each checkpoint."""
+        return checkpoints.current(self.study.run.find_system(self.name))
+
+    @cached_property
     def key(self) -> str:
         """The hash of everything that the vectors depend on, except the sentences."""
-        run, system = self.study.run, self.study.run.find_system(self.name)
-        config = system.read_config()
+        run, config = self.study.run, self.study.run.find_system(self.name).read_config()
         inputs = {
             "nmtkit": nmtkit.__version__,
-            "weights": checkpoints.current(system),
+            "weights": self.weights,
             "layer": self.layer,
             "variant": config.variant,
             "model": config.model,
@@ -190,6 +194,7 @@ class Reader:
             for outdated in path.parent.glob(f"{glob.escape(prefix)}*.npy"):
                 files.remove(outdated)
             files.write_array(path, vectors, durable=True)
+        self.study.checkpoints[self.name] = list(self.weights)  # also of vectors of an earlier call
         return path
 
 
