@@ -17,7 +17,7 @@ from nmtkit.curves import Curves, read
 from nmtkit.errors import DataError, NmtkitError
 from nmtkit.models import checkpoints
 from nmtkit.records import FindingInputs, Manifest, StoredFinding, TranslationMeta, load, parse
-from nmtkit.report.commands import analyze_command, score_command, train_command
+from nmtkit.report.commands import analyze_command, of_run, score_command, train_command
 from nmtkit.run import Run, StageCall, translate_command
 from nmtkit.score import seeds
 from nmtkit.score.stored_scores import ScoredFrom, Scores
@@ -153,15 +153,18 @@ def read_stages(run: Run) -> Contents:
 def _nothing(contents: Contents) -> DataError:
     """Return the error of a run without scores, with the next command."""
     run = contents.run
-    where, hint = run.path, "nmtkit train, then nmtkit translate and nmtkit score"
+    where, hint = run.path, "nmtkit train && nmtkit translate && nmtkit score"
     reason = "this run has no trained system"
-    if damaged := [r.text for r in contents.remarks if r.text.startswith("score/")]:
-        where, hint, reason = run.path / "score", "nmtkit score --force", damaged[-1]
-    elif any((run.path / "systems").glob("*/translate/*/hyp.txt")):
+    translated = [s for s in run.sets() if run.with_file(f"translate/{s.name}/hyp.txt")]
+    if damaged := [r for r in contents.remarks if r.text.startswith("score/") and r.command]:
+        where, hint, reason = run.path / "score", damaged[-1].command, damaged[-1].text
+    elif translated:
         reason, hint = "the translations of this run are not scored", "nmtkit score --by-length"
+        if not any(text_set.split == "test" for text_set in translated):
+            hint += f" --on {translated[0].name}"
     elif run.systems():
-        reason, hint = "no set of this run is translated", "nmtkit translate, then nmtkit score"
-    return DataError(f"nothing to report: {reason}", where=where, hint=hint)
+        reason, hint = "no set of this run is translated", "nmtkit translate && nmtkit score"
+    return DataError(f"nothing to report: {reason}", where=where, hint=of_run(hint, run))
 
 
 def _read_systems(contents: Contents) -> None:
@@ -232,8 +235,11 @@ def _note_unscored(contents: Contents) -> None:
 
 def translate_again(contents: Contents, set_name: str, name: str) -> str:
     """Return the command that translates a set again with the same settings of the search, if they
-    are known, and scores the set.
+    are known, and scores the set. Without the system it only scores the set.
     """
+    scored = score_command(contents.run, set_name, contents.scores.get(set_name))
+    if not contents.run.system(name).path.is_dir():
+        return scored
     meta = contents.translations[set_name].get(name) or TranslationMeta(format=1)
     member = meta.checkpoints[0].system if meta.checkpoints else name  # of an ensemble
     settings = next((s.settings for s in contents.systems if s.name == member), {})
@@ -243,7 +249,7 @@ def translate_again(contents: Contents, set_name: str, name: str) -> str:
         if settings.get(f"search.{key}", value) != value
     ]
     translate = " ".join([translate_command(name, set_name), *words, "--force"])
-    return f"{translate} && {score_command(contents.run, set_name, contents.scores.get(set_name))}"
+    return f"{translate} && {scored}"
 
 
 def _read_translations(contents: Contents) -> None:

@@ -236,6 +236,13 @@ def test_unusable_translation_is_left_out_with_the_commands(reported, missing, t
     assert any(remark.command.startswith(command) for remark in contents.remarks)
 
 
+def test_removed_system_is_not_translated_again(reported):
+    shutil.rmtree(reported.run.system("own").path)
+    contents = read_contents(reported.run)
+    read_texts(contents, "test")
+    assert not [r for r in contents.remarks if "translate" in r.command]
+
+
 def test_without_source_or_translations_the_scores_are_still_shown(reported):
     write(reported.run.source("test"), ["too short"])
     assert "nmtkit prep DATASET --force" in reported.page().text

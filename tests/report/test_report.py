@@ -407,6 +407,13 @@ def test_unscored_second_run_is_refused(reported, second):
     assert str(second.run.path) in str(error.where)
 
 
+def test_scores_of_the_only_translated_set_are_the_next_step(reported):
+    shutil.rmtree(reported.run.path / "score")
+    edit(reported.run.prep / "manifest.json", '"split": "test"', '"split": "dev"')
+    error = refused(DataError, "not scored", stage.report, reported.run)
+    assert error.hint == f"nmtkit score --by-length --on test --run {reported.run.path}"
+
+
 def test_report_without_attention_does_not_import_torch(reported):
     code = f"""
 import sys
