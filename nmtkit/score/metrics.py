@@ -206,7 +206,7 @@ class Scorer:
         """Return why a metric makes no sense here, or takes too long for the outputs; else None."""
         kind = METRICS[key]
         if kind.of_tokens and not self.tokenized_refs:
-            return "the text is not tokenized"
+            return "the text is not tokenized" if self.side else "it needs --lang"
         if kind.western and self.tokenizer != WESTERN:
             return f"it needs sacreBLEU's tokenizer {WESTERN}, and this text has {self.tokenizer}"
         if key == "ter":

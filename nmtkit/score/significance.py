@@ -63,10 +63,10 @@ class Test:
 
 def _koehn(system: Metric, baseline: Metric, draws: Draws) -> Comparison:
     """p = 1 - share of resamples in which A > B, where A is the system with the higher score on the
-    whole set (for equal outputs p = 1).
+    whole set (for equal scores p = 1).
     """
-    ours, theirs = draws.scores(system), draws.scores(baseline)
-    won = ours > theirs if system.value >= baseline.value else ours < theirs
+    gaps = draws.scores(system) - draws.scores(baseline)
+    won = gaps * np.sign(system.value - baseline.value) > 0
     return Comparison(float((~won).mean()), draws.describe())
 
 

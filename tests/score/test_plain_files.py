@@ -116,6 +116,15 @@ def test_tokenized_bleu_needs_the_language(tmp_path, score_json, news):
     result, err = score_json([hyp], [ref])
     assert result["language"] == "en" and "tokenized_bleu" not in result["signatures"]
     assert "tok. BLEU needs --lang" in err
+    named = {"metrics": "tokenized_bleu"}
+    refused(
+        ConfigError,
+        "tok. BLEU is not possible here: it needs --lang",
+        score_json,
+        [hyp],
+        [ref],
+        **named,
+    )
 
 
 def test_tokenized_hypotheses_of_plain_references_are_warned_of(tmp_path, score_json):

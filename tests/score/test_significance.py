@@ -296,6 +296,16 @@ def test_sacrebleus_tests_have_no_p_for_different_outputs_with_equal_scores():
     assert p_values == expected
 
 
+def test_koehns_p_of_equal_scores_is_1_whichever_is_the_baseline():
+    ref = ["a b c d e"] * 40
+    one_bad, four_near = [*ref[1:], "z z z z e"], [*ref[4:], *["a b c d z"] * 4]
+    pair = scores([ref], one_bad, four_near, key="ter")
+    draws = Draws(40, 100)
+    assert pair[0].value == pair[1].value
+    for ours, theirs in (pair, pair[::-1]):
+        assert compare("paired_bootstrap", ours, theirs, draws).p == 1
+
+
 def test_equal_systems_have_small_p_by_chance_as_often_as_documented():
     ref, count = corpus(60), 300
     scorer = metrics.Scorer([ref])
