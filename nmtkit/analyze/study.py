@@ -118,8 +118,8 @@ class Study:
 
         system = self.run.find_system(name)
         if not checkpoints.candidates(system.checkpoints):
-            hint = f"{system.train_command}, or name the other systems with --system"
-            raise LeftOut(f"no checkpoint of '{name}'", where=system.checkpoints, hint=hint)
+            message = f"no checkpoint of '{name}'"
+            raise LeftOut(message, where=system.checkpoints, hint=system.train_command)
         self.checkpoints[name] = list(checkpoints.current(system))
         return loading.load_system(self.run, system, self.device, precision=precision)
 
@@ -186,20 +186,22 @@ class Study:
         Args:
             measure: system -> its result; raises LeftOut, with the reason, if there is none.
             nobody: the message if no system can be measured.
-            hint: the hint then, unless a reason has its own hint.
+            hint: the hint then, unless each reason has its own hint.
         Returns: system -> result, the baseline first. Systems that are left out are logged and
             added to `left_out`.
         Raises: DataError if no system can be measured.
         """
-        results, remedy = {}, None
+        results, remedies = {}, []
         for name in self.systems:
             try:
                 results[name] = measure(name)
             except LeftOut as error:
-                self.left_out[name], remedy = error.message, remedy or error.hint
+                self.left_out[name] = error.message
+                remedies.append(error.hint)
         if not results:
             reasons = "; ".join(f"{name}: {why}" for name, why in self.left_out.items())
-            raise DataError(f"{nobody} ({reasons})", where=self.run.path, hint=remedy or hint)
+            hint = (all(remedies) and remedies[0]) or hint
+            raise DataError(f"{nobody} ({reasons})", where=self.run.path, hint=hint)
         for name, why in self.left_out.items():
             console.say(f"left out: {name}: {why}")
         return results

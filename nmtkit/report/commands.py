@@ -24,7 +24,7 @@ def score_command(run: Run, set_name: str, result: Scores | None) -> str:
         if (drawn := getattr(result.resampling, key)) != ScoreOptions.model_fields[key].default:
             options += [f"--{key}", str(drawn)]
     baseline = run.system(result.baseline).translation(set_name)
-    if result.compared and baseline.is_dir():
+    if result.compared and (baseline / "hyp.txt").is_file():
         options += ["--against", result.baseline]
     options += ["--buckets", result.by_length.buckets] if result.by_length else []
     if result.seeds and result.seeds.grouping != "seed":

@@ -757,6 +757,7 @@ def test_finding_depends_on_translations_only_if_the_analysis_reads_them(two, st
 )
 def test_run_without_a_suitable_system_is_refused_with_the_reason(analysed, name, words, hint):
     analysed.system("toy", TOY, {})
+    analysed.add("later", 0.3, sets=["test"])  # without a checkpoint, which might not help
     error = analysed.refused(name, DataError, f"no system (of this run )?{words}.*toy: it ")
     assert hint in error.hint
 
