@@ -118,8 +118,8 @@ class Study:
 
         system = self.run.find_system(name)
         if not checkpoints.candidates(system.checkpoints):
-            message = f"no checkpoint of '{name}'"
-            raise LeftOut(message, where=system.checkpoints, hint=system.train_command)
+            hint = f"{system.train_command}, or name the other systems with --system"
+            raise LeftOut(f"no checkpoint of '{name}'", where=system.checkpoints, hint=hint)
         self.checkpoints[name] = list(checkpoints.current(system))
         return loading.load_system(self.run, system, self.device, precision=precision)
 

@@ -197,7 +197,9 @@ def _read_scores(contents: Contents) -> None:
             result = contents.scores[name] = load(Scores, folder / name / "scores.json")
             if result.made_from and (changed := contents.changed(result.made_from)):
                 text = f"score/{name}: made before these changed: {_some(changed)}"
-                contents.note(text, score_command(contents.run, name, result))
+                again = score_command(contents.run, name, result)
+                translated = contents.run.with_file(f"translate/{name}/hyp.txt")
+                contents.note(text, again if translated else "")
 
 
 def _sets(contents: Contents) -> list[str]:
