@@ -35,6 +35,11 @@ def tanh(x):
     return [math.tanh(a) for a in x]
 
 
+def dropped(x, p):
+    """Return a vector after the dropout of the fixture `bending_dropout`; p = 0 changes nothing."""
+    return [a * (1 + p * a) for a in x]
+
+
 def layer_norm(x, gain, bias, epsilon=1e-5):
     mean = math.fsum(x) / len(x)
     variance = math.fsum((a - mean) ** 2 for a in x) / len(x)
@@ -52,9 +57,9 @@ def position(pos, width):
     ]
 
 
-def multi_head(queries, keys, values, heads, allowed):
+def multi_head(queries, keys, values, heads, allowed, p=0.0):
     """Return for each query the weighted means of the values of its heads, side by side. A query
-    reads the positions with allowed(query, key).
+    reads the positions with allowed(query, key); p is the dropout on its weights.
     """
     width = len(keys[0]) // heads
     out = []
@@ -63,10 +68,9 @@ def multi_head(queries, keys, values, heads, allowed):
         row = []
         for h in range(heads):
             part = slice(h * width, (h + 1) * width)
-            weights = softmax([sum(times(q[part], keys[s][part])) / math.sqrt(width) for s in seen])
-            row += plus(
-                *([w * a for a in values[s][part]] for w, s in zip(weights, seen, strict=True))
-            )
+            scores = [sum(times(q[part], keys[s][part])) / math.sqrt(width) for s in seen]
+            shares = zip(dropped(softmax(scores), p), seen, strict=True)
+            row += plus(*([w * a for a in values[s][part]] for w, s in shares))
         out.append(row)
     return out
 

@@ -22,7 +22,19 @@ from nmtkit.nn.dropout import seed_dropout
 from nmtkit.nn.linear import inference, pack
 from nmtkit.text.vocabulary import BOS, EOS
 from tests.models import contract
-from tests.models.slow import CELLS, affine, block, caru, mixed, plus, sigmoid, softmax, tanh, times
+from tests.models.slow import (
+    CELLS,
+    affine,
+    block,
+    caru,
+    dropped,
+    mixed,
+    plus,
+    sigmoid,
+    softmax,
+    tanh,
+    times,
+)
 
 BASELINE = "rnnsearch"
 
@@ -76,7 +88,7 @@ class Slow:
     def word(self, side, y):
         """The vector of a word; its variance is 1 with unit embeddings."""
         scale = math.sqrt(self.s.d_embedding) if self.s.unit_embeddings else 1
-        return [scale * x for x in self.w[f"{side}_table.weight"][y]]
+        return dropped([scale * x for x in self.w[f"{side}_table.weight"][y]], self.s.dropout)
 
     def linear(self, name, x):
         return affine(x, self.w[f"{name}.weight"], self.w.get(f"{name}.bias"))
@@ -171,11 +183,12 @@ class Slow:
 
     def read_out(self, e, s, c, new):
         if self.s.readout == "linear":
-            return self.linear("output", new)
+            return self.linear("output", dropped(new, self.s.dropout))
         units = affine(e + s + c, self.w["maxout.weight"])
         half = len(units) // 2
         largest = [max(pair) for pair in zip(units[:half], units[half:], strict=True)]
-        return self.linear("output", affine(largest, self.w["readout.weight"]))
+        readout = affine(largest, self.w["readout.weight"])
+        return self.linear("output", dropped(readout, self.s.dropout))
 
     def write(self, src, tgt_in):
         """Logits, attention weights and gates at every target position."""

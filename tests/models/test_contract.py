@@ -506,6 +506,32 @@ def check_packed_equals_padded(model):
             close(found, gradients)
 
 
+@pytest.fixture
+def bending_dropout(monkeypatch):
+    """Dropout with probability p makes x(1 + px) of each number: a slow implementation can do the
+    same, and the result depends on the place.
+    """
+    monkeypatch.setattr(cpu, "dropout", lambda x, p: x * (1 + p * x))
+
+
+DROPOUTS = {"dropout": 0.4, "attention_dropout": 0.5, "activation_dropout": 0.3}
+
+
+@pytest.mark.skipif(ON_GPU, reason="kernels draw their own numbers")
+def test_22_dropout_acts_where_the_equations_have_it(case, bending_dropout):
+    """In training at the slow implementation's places, in evaluation nowhere."""
+    known, facts = load_variant(case.variant).Settings.model_fields, oracle(case)
+    values = {name: p for name, p in DROPOUTS.items() if name in known}
+    model, plain = case.build(**values), case.build()
+    src, tgt = pairs()[2]
+    contexts = () if model.context_rule is None else (contexts_of(src, model.context_rule),)
+    batch = batch_for(model, [(src, tgt)])
+    assert torch.equal(full(model, batch), full(plain, batch))
+    arguments = numbers(model), model.settings, src, [BOS, *tgt[:-1]], *contexts
+    slow = torch.tensor(facts.slow_logits(*arguments), dtype=torch.float64)
+    close(full(model.train(), batch)[0].detach(), slow)
+
+
 def logits_and_gradients(model, batch):
     """Return logits, and the summed loss with its gradients as in `gradients_of`, from one pass."""
     logits = full(model, batch)

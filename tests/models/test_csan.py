@@ -17,7 +17,7 @@ from nmtkit.nn.capture import capture
 from nmtkit.nn.masks import visible_positions
 from tests.models import contract, test_transformer
 from tests.models.contract import paper_size
-from tests.models.slow import block, plus, softmax, times
+from tests.models.slow import block, dropped, plus, softmax, times
 
 BASELINE = "transformer"
 count = test_transformer.count  # no new parameters
@@ -49,7 +49,8 @@ class Slow(test_transformer.Slow):
             for h in range(heads):
                 seen = area(t, h, len(queries), heads, self.s)
                 scores = [sum(times(q[t][h], k[u][g])) / math.sqrt(c) for u, g in seen]
-                shares = zip(softmax(scores), seen, strict=True)
+                weights = dropped(softmax(scores), self.s.attention_dropout)
+                shares = zip(weights, seen, strict=True)
                 row += plus(*([p * a for a in v[u][g]] for p, (u, g) in shares))
             out.append(self.linear(f"{name}.out", row))
         return out

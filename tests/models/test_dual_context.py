@@ -11,7 +11,7 @@ from nmtkit.nn import attention
 from nmtkit.nn.capture import capture
 from tests.models import contract, test_transformer
 from tests.models.contract import paper_size
-from tests.models.slow import affine, block, multi_head, plus, sigmoid, times
+from tests.models.slow import affine, block, dropped, multi_head, plus, sigmoid, times
 from tests.models.test_contract import check_steps_equal_whole
 
 BASELINE = "transformer"
@@ -46,10 +46,11 @@ class Slow(test_transformer.Slow):
         stack, index, kind = name.split(".")
         if kind != "attention" or int(index) not in replaced(self.s, stack == "encoder"):
             return super().attend(name, queries, keys, allowed)
-        heads, local = self.s.heads, self.local(name, stack, queries)
+        local, how = self.local(name, stack, queries), (self.s.heads, allowed)
+        how += (self.s.attention_dropout,)
         q_local, *q_k_v = self.blocks(f"{name}.own", queries, 4)
-        h_local = multi_head(q_local, *self.blocks(f"{name}.local_kv", local, 2), heads, allowed)
-        h_global = multi_head(*q_k_v, heads, allowed)
+        h_local = multi_head(q_local, *self.blocks(f"{name}.local_kv", local, 2), *how)
+        h_global = multi_head(*q_k_v, *how)
         joined = [h_l + h_g for h_l, h_g in zip(h_local, h_global, strict=True)]
         return [self.linear(f"{name}.out", x) for x in joined]  # W_z
 
@@ -78,7 +79,8 @@ class Slow(test_transformer.Slow):
             for offset in range(first, first + f):
                 window += queries[t + offset] if 0 <= t + offset < len(queries) else [0.0] * d
             both = self.linear(f"{name}.local.convolution", window)
-            local.append(plus(r, times(both[:d], sigmoid(both[d:]))))
+            gated = times(both[:d], sigmoid(both[d:]))
+            local.append(plus(r, dropped(gated, self.s.dropout)))
         return self.norm(f"{name}.local.residual.norm", local)
 
 

@@ -22,7 +22,7 @@ from tests.models.contexts import (  # noqa: F401
     without_idea,
 )
 from tests.models.contract import paper_size
-from tests.models.slow import affine, block, mixed, plus, sigmoid, softmax, times
+from tests.models.slow import affine, block, dropped, mixed, plus, sigmoid, softmax, times
 
 BASELINE = "transformer"
 
@@ -51,7 +51,8 @@ class Slow(test_transformer.Slow):
         q_s = self.one_norm(f"{part}.sentences_query_norm", h)
         x = self.attend(f"{part}.sentences", [q_s], self.summaries(part, h, memories))[0]
         fed = self.norm(f"{part}.feed_forward_residual.norm", [x])
-        return plus(x, self.feed_forward(f"{part}.feed_forward", fed)[0])
+        fed = self.feed_forward(f"{part}.feed_forward", fed)[0]
+        return plus(x, dropped(fed, self.s.dropout))
 
     def mix(self, part, h, memories):
         d = self.read(part, h, memories)

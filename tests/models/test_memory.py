@@ -17,7 +17,7 @@ from nmtkit.translate.scorer import Scorer
 from tests.models import contract, test_transformer
 from tests.models.contexts import MIXED, ONE, PAIRS, THREE, TWO, batch_of, without_idea  # noqa: F401
 from tests.models.contract import paper_size
-from tests.models.slow import affine, gru, lstm, mixed, plus, sigmoid, softmax, times
+from tests.models.slow import affine, dropped, gru, lstm, mixed, plus, sigmoid, softmax, times
 from tests.word_side import WordSide
 
 BASELINE = "transformer"
@@ -46,8 +46,8 @@ def count(s, v):
     return test_transformer.count(s, v) + reader + meeting + read_out
 
 
-def added(xs, ys):
-    return [plus(x, y) for x, y in zip(xs, ys, strict=True)]
+def added(xs, ys, p=0.0):
+    return [plus(x, dropped(y, p)) for x, y in zip(xs, ys, strict=True)]
 
 
 def mean(xs):
@@ -73,6 +73,7 @@ class Slow(test_transformer.Slow):
         """
         table, kind, part = "src_embedder.table.weight", self.s.context_encoder, "memory.encoder"
         plain = [[self.s.d_model**0.5 * a for a in self.get(table)[i]] for i in ids]
+        plain = [dropped(x, self.s.dropout) for x in plain]
         if kind in ("gru", "lstm"):
             return self.run(f"{part}.rnn.forwards", plain)
         if kind == "bigru":
@@ -87,10 +88,9 @@ class Slow(test_transformer.Slow):
         return self.last_norm(f"{part}.norm", xs)
 
     def first(self, attention, norm, xs):
-        """Section 3.4: LN(x + MHA₁(x))."""
-        return self.norm(
-            f"memory.{norm}.norm", added(xs, self.attend(f"memory.{attention}", xs, xs))
-        )
+        """Section 3.4: LN(x + Dropout(MHA₁(x)))."""
+        read = self.attend(f"memory.{attention}", xs, xs)
+        return self.norm(f"memory.{norm}.norm", added(xs, read, self.s.dropout))
 
     def scores(self, queries, words):
         """Scores before the softmax, for every head, word and word of the context."""
@@ -128,10 +128,11 @@ class Slow(test_transformer.Slow):
         if not contexts:
             return states
         read, queries, _ = self.read(src, states, contexts)
+        read = [dropped(x, self.s.dropout) for x in read]
         if self.s.context_residual:
             read = added(queries, read)
         first = self.norm("memory.read_residual.norm", read)
-        fed = added(first, self.feed_forward("memory.feed_forward", first))
+        fed = added(first, self.feed_forward("memory.feed_forward", first), self.s.dropout)
         out = []
         for h, c in zip(states, self.norm("memory.feed_forward_residual.norm", fed), strict=True):
             out.append(mixed(sigmoid(self.linear("memory.gate", h + c)), c, h))

@@ -23,7 +23,7 @@ from nmtkit.text.vocabulary import BOS, EOS
 from tests.device import DEVICE
 from tests.models import contract, test_transformer
 from tests.models.contract import paper_size
-from tests.models.slow import affine, plus, sigmoid, softmax
+from tests.models.slow import affine, dropped, plus, sigmoid, softmax
 
 BASELINE = "transformer"
 
@@ -59,8 +59,8 @@ class Slow(test_transformer.Slow):
 
     cut = staticmethod(cut)
 
-    def embed(self, name, ids):
-        xs = super().embed(name, ids)
+    def at_positions(self, name, ids):
+        xs = super().at_positions(name, ids)
         return self.norm(name.replace("table.weight", "norm"), xs) if self.s.embed_norm else xs
 
     def generate(self, level, xs):
@@ -74,7 +74,9 @@ class Slow(test_transformer.Slow):
                 halves = self.get(f"{part}.token.weight"), self.get(f"{part}.summary.weight")
                 w1 = [a + b for a, b in zip(*halves, strict=True)]
                 b1, w2 = self.get(f"{part}.summary.bias"), self.get(f"{part}.score.weight")
-                scores = [affine(sigmoid(affine(token + view, w1, b1)), w2)[0] for token in tokens]
+                hidden = [affine(token + view, w1, b1) for token in tokens]
+                hidden = [sigmoid(dropped(x, s.dropout)) for x in hidden]
+                scores = [affine(x, w2)[0] for x in hidden]
                 if s.generator == "softmax":
                     view = weighted(softmax(scores), tokens)
                 else:
@@ -84,12 +86,13 @@ class Slow(test_transformer.Slow):
         return vectors
 
     def phrase_sublayer(self, layer, xs, vectors):
-        name = f"{layer}.phrases"
+        name, p = f"{layer}.phrases", self.s.dropout
         hs = self.entered(layer, xs)
         found = self.attend(f"{name}.attention", hs, vectors)
         out = []
         for x, h, o in zip(xs, hs, found, strict=True):
-            combined = self.linear(f"{name}.outer", sigmoid(self.linear(f"{name}.inner", h + o)))
+            hidden = dropped(sigmoid(self.linear(f"{name}.inner", h + o)), p)
+            combined = dropped(self.linear(f"{name}.outer", hidden), p)
             out.append(plus(x, combined, *([o] if self.s.combiner_residual == "x+o" else [])))
         return out if self.s.norm == "pre" else self.norm(f"{name}.residual.norm", out)
 
@@ -104,7 +107,7 @@ class Slow(test_transformer.Slow):
             return [levels[-1]] * self.s.decoder_layers
         mixtures = []
         for j in range(self.s.decoder_layers):
-            shares = softmax([row[j] for row in w])
+            shares = softmax(dropped([row[j] for row in w], self.s.dropout))
             mixtures.append([weighted(shares, vectors) for vectors in zip(*levels, strict=True)])
         return mixtures
 

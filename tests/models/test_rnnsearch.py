@@ -10,7 +10,7 @@ from nmtkit.models.base import Vocabularies
 from nmtkit.models.variants import build_model, load_variant
 from nmtkit.nn.capture import capture
 from tests.models import contract
-from tests.models.slow import affine, gru, plus, softmax, tanh, times
+from tests.models.slow import affine, dropped, gru, plus, softmax, tanh, times
 
 BASELINE = None  # it is one itself
 
@@ -36,7 +36,8 @@ class Slow:
         self.w, self.s = weights, s
 
     def word(self, side, i):
-        return plus(self.w[f"{side}_words.table.weight"][i], self.w[f"{side}_words.bias"])
+        word = plus(self.w[f"{side}_words.table.weight"][i], self.w[f"{side}_words.bias"])
+        return dropped(word, self.s.dropout)
 
     def read(self, src):
         """h_i = [forward state after word i | backward state after word i], and the backward
@@ -75,13 +76,8 @@ class Slow:
             )
             half = len(units) // 2
             largest = [max(pair) for pair in zip(units[:half], units[half:], strict=True)]
-            logits.append(
-                affine(
-                    affine(largest, self.w["readout.weight"]),
-                    self.w["output.weight"],
-                    self.w.get("output.bias"),
-                )
-            )
+            readout = dropped(affine(largest, self.w["readout.weight"]), self.s.dropout)
+            logits.append(affine(readout, self.w["output.weight"], self.w.get("output.bias")))
             weights.append(alpha)
             s = gru(self.w, "cell", s, ("cell.input.weight", e), ("cell_context.weight", c))
         return logits, weights

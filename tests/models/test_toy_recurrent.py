@@ -1,6 +1,6 @@
 """Size and equations of the recurrent toy, stated as any model outside the package would."""
 
-from tests.models.slow import affine, plus, sigmoid, tanh, times
+from tests.models.slow import affine, dropped, plus, sigmoid, tanh, times
 
 BASELINE = None
 
@@ -25,11 +25,12 @@ def gru_step(w, name, x, h):
 def slow_logits(w, s, src, tgt_in):
     states, h = [], [0.0] * s.d_model
     for i in src:
-        h = gru_step(w, "reader", w["src_embedding.weight"][i], h)
+        h = gru_step(w, "reader", dropped(w["src_embedding.weight"][i], s.dropout), h)
         states.append(h)
     summary = [sum(column) / len(states) for column in zip(*states, strict=True)]
     h, out = summary, []
     for i in tgt_in:
-        h = gru_step(w, "writer", w["tgt_embedding.weight"][i] + summary, h)
+        word = dropped(w["tgt_embedding.weight"][i], s.dropout)
+        h = gru_step(w, "writer", word + summary, h)
         out.append(affine(h, w["output.weight"], w["output.bias"]))
     return out

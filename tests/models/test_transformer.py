@@ -13,7 +13,7 @@ from nmtkit.models.variants import build_model
 from nmtkit.nn.capture import capture
 from tests.models import contract
 from tests.models.contract import paper_size
-from tests.models.slow import affine, block, layer_norm, multi_head, plus, position
+from tests.models.slow import affine, block, dropped, layer_norm, multi_head, plus, position
 
 BASELINE = None  # it is one itself
 
@@ -94,7 +94,7 @@ class Slow:
 
     def attend(self, name, queries, keys, allowed=everything):
         q, k, v = self.projected(name, queries, keys)
-        read = multi_head(q, k, v, self.s.heads, allowed)
+        read = multi_head(q, k, v, self.s.heads, allowed, self.s.attention_dropout)
         return [self.linear(f"{name}.out", x) for x in read]
 
     def projected(self, name, queries, keys=None):
@@ -113,18 +113,22 @@ class Slow:
 
     def feed_forward(self, name, xs):
         hidden = [[max(0.0, a) for a in self.linear(f"{name}.inner", x)] for x in xs]
-        return [self.linear(f"{name}.outer", x) for x in hidden]
+        p = self.s.activation_dropout
+        return [self.linear(f"{name}.outer", dropped(x, p)) for x in hidden]
 
     def norm(self, name, xs):
         return [layer_norm(x, self.get(f"{name}.weight"), self.get(f"{name}.bias")) for x in xs]
 
     def sublayer(self, name, xs, function):
-        """Post-norm LN(x + f(x)); pre-norm x + f(LN(x))."""
+        """Post-norm LN(x + Dropout(f(x))); pre-norm x + Dropout(f(LN(x)))."""
         read = function(self.last_norm(f"{name}.norm", xs))
-        sums = [plus(x, y) for x, y in zip(xs, read, strict=True)]
+        sums = [plus(x, dropped(y, self.s.dropout)) for x, y in zip(xs, read, strict=True)]
         return self.norm(f"{name}.norm", sums) if self.s.norm == "post" else sums
 
     def embed(self, name, ids):
+        return [dropped(x, self.s.dropout) for x in self.at_positions(name, ids)]
+
+    def at_positions(self, name, ids):
         d = self.s.d_model
         return [
             plus([d**0.5 * a for a in self.get(name)[i]], position(t, d)) for t, i in enumerate(ids)
