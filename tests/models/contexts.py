@@ -10,7 +10,13 @@ from tests.models import contract
 from tests.models.contract import padded, transformer_of
 
 ONE, TWO, THREE = [5, 9, 4, EOS], [7, EOS], [11, 3, BREAK, 8, 8, 6, EOS]
-TGT_IN = {tuple(ONE): [BOS, 6, 13], tuple(TWO): [BOS, 17, 4, 8, 12], tuple(THREE): [BOS]}
+SHORT = [10, EOS]
+TGT_IN = {
+    tuple(ONE): [BOS, 6, 13],
+    tuple(TWO): [BOS, 17, 4, 8, 12],
+    tuple(THREE): [BOS],
+    tuple(SHORT): [BOS, 14],
+}
 """The decoder's input for the target side of each context."""
 PAIRS = contract.pairs(count=4)
 MIXED = [[2], [], [0, 1, 2], [1, 0]]

@@ -89,14 +89,20 @@ def test_sentences_with_0_to_3_contexts_equal_the_slow_equations(variant, values
 )
 def test_each_context_is_encoded_once(variant, values, expected):
     """Each of two contexts is encoded and projected to keys and values once, for all four
-    sentences.
+    sentences; in a search without gradients.
     """
     model, rows = built(variant, values), {}
+
+    def count(name, rows_of_input):
+        assert not torch.is_grad_enabled()
+        rows.setdefault(name, []).append(rows_of_input)
+
     for name in expected:
         model.get_submodule(name).register_forward_hook(
-            lambda m, args, out, name=name: rows.setdefault(name, []).append(len(args[0]))
+            lambda m, args, out, name=name: count(name, len(args[0]))
         )
-    model.encode(batch_of(ONE, TWO, rows=[[0], [1], [], [1]]))
+    with torch.no_grad():
+        model.encode(batch_of(ONE, TWO, rows=[[0], [1], [], [1]]))
     assert rows == expected
 
 

@@ -10,11 +10,13 @@ from nmtkit.data.documents import ContextRule
 from nmtkit.errors import ConfigError
 from nmtkit.nn.capture import capture
 from nmtkit.text.vocabulary import BOS
+from tests.device import DEVICE
 from tests.models import contract, test_transformer
 from tests.models.contexts import (  # noqa: F401
     MIXED,
     ONE,
     PAIRS,
+    SHORT,
     TGT_IN,
     THREE,
     TWO,
@@ -197,11 +199,50 @@ def test_only_decoder_contexts_read_target_sides():
         built({"side": "decoder"}).encode(dataclasses.replace(batch, context=sources))
 
 
+def test_target_sides_of_sources_of_one_length_are_padded():
+    """The sources of the contexts have no padding, their target sides have."""
+    model, rows, texts = built({"side": "decoder"}), [[0, 1], [], [1], [0]], [TWO, SHORT]
+    batch = batch_of(*texts, rows=rows)
+    assert batch.context.tgt_padded and not batch.context.padded
+    weights = contract.numbers(model)
+    for row, numbers, (src, tgt) in zip(contract.full(model, batch), rows, PAIRS, strict=True):
+        contexts = [(texts[i], TGT_IN[tuple(texts[i])]) for i in numbers]
+        slow = slow_logits(weights, model.settings, src, [BOS, *tgt[:-1]], contexts)
+        contract.close(row[: len(tgt)], torch.tensor(slow, dtype=torch.float64))
+
+
+def test_sentence_weights_of_several_rows_a_sentence_are_captured_row_by_row():
+    model = built({"side": "decoder"})
+    batch = batch_of(ONE, TWO, THREE, rows=MIXED)
+    memory, seen = model.encode(batch), []
+    for rows in (1, 3):
+        with capture() as captured:
+            model.decode(batch.tgt_in.repeat_interleave(rows, dim=0), memory)
+        seen.append(captured["decoder_context.sentences"][0])  # (B, H, K·T, J)
+    of_rows = seen[1].unflatten(2, (3, -1))
+    contract.close(of_rows, seen[0].unsqueeze(2).expand_as(of_rows))
+
+
+def test_sentence_scores_stay_in_float32_under_bfloat16():
+    """bfloat16 rounds scores around 50 to multiples of a quarter."""
+    model, batch = built({"dtype": torch.float32}), batch_of(ONE, TWO, THREE, rows=MIXED)
+    sentences, seen = model.encoder_context.sentences, []
+    with torch.no_grad():
+        for part in (sentences.query, sentences.kv):  # the same number of all queries and keys
+            part.weight[:16:4], part.bias[:16:4] = 0, 10
+    for narrow in (False, True):
+        with capture() as captured, torch.autocast(DEVICE, torch.bfloat16, enabled=narrow):
+            model.encode(batch)
+        seen.append(captured["encoder_context.sentences"][0].float())
+    torch.testing.assert_close(seen[1], seen[0], rtol=0, atol=0.02)
+
+
 def test_context_rule_follows_the_settings():
     assert built({}).context_rule == ContextRule("previous", 3, "parallel", 1)
     random = {"context": "random", "context_size": 1, "context_seed": 7}
     assert built(random).context_rule == ContextRule("random", 1, "parallel", 7)
     joint = ContextRule("previous", 2, "parallel", 1, targets=True)
     assert built({"side": "joint", "context_size": 2}).context_rule == joint
-    with pytest.raises(ConfigError, match="translated before"):
-        built({"side": "decoder", "context": "next"})
+    for side, context in (("decoder", "next"), ("decoder", "random"), ("joint", "foreign")):
+        with pytest.raises(ConfigError, match="translated before"):
+            built({"side": side, "context": context})
