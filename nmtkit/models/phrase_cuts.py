@@ -94,7 +94,7 @@ def ngrams(lengths: Tensor, columns: int, padded: bool, by_batch: bool = False) 
     # The largest number of phrases follows from S alone: up to 48 tokens a sentence has at most 6,
     # as one of 18 tokens has. A phrase too many has no token.
     largest = -(-columns // 3) if columns < 18 else max(6, -(-columns // 8))
-    count = -(-columns // _longest(columns)) if by_batch or not padded else largest
+    count = largest if padded else -(-columns // _longest(columns))
     starts = torch.arange(count, device=lengths.device) * size  # (B, c)
     return torch.minimum((lengths[:, None] - starts).clamp(min=0), size)
 

@@ -29,9 +29,9 @@ MORE = [
     case("full-dc", local="none"),
     case("enc-dc", local="none", norm="pre", attn_bias=False, tie="all"),
     case("pr", glance="mean", attentive=False, transparent=False),
-    case("pr", attentive=False, transparent=False, norm="pre"),
+    case("pr", attentive=False, transparent=False, combiner_residual="x+o", norm="pre"),
     case("pr", transparent=False),
-    case("pr", segmentation="parse"),
+    case("pr", segmentation="parse", norm="pre"),
     case("pr", **SHARED, ta_tokens=True),
     case(
         "pr",

@@ -24,6 +24,7 @@ from tests.device import DEVICE
 from tests.models import contract, test_transformer
 from tests.models.contract import paper_size
 from tests.models.slow import affine, dropped, plus, sigmoid, softmax
+from tests.models.test_contract import check_packed_equals_padded
 
 BASELINE = "transformer"
 
@@ -341,6 +342,11 @@ def test_parsed_sentences_beside_others_equal_the_slow_equations(values):
             contract.close(fast[row, : len(tgt)], torch.tensor(slow, dtype=torch.float64))
 
 
+def test_packed_batch_may_have_a_phrase_for_each_token(monkeypatch):
+    monkeypatch.setattr(contract, "spans_of", lambda src: [1] * len(src))
+    check_packed_equals_padded(contract.Case("pr").build(segmentation="parse"))
+
+
 def test_without_parses_phrases_are_ngrams():
     parse, ngram = (contract.Case("pr").build(segmentation=name) for name in ("parse", "ngram"))
     plain = contract.collate(PAIRS)
@@ -363,6 +369,16 @@ def test_halves_of_w1_are_initialised_as_one_matrix(init, bound):
             assert 0.98 * bound < half.weight.abs().max() <= bound
             assert abs(float(half.weight.detach().std()) / (bound / 3**0.5) - 1) < 0.03
         assert (part.summary.bias == 0).all()
+
+
+def test_weights_of_mixtures_begin_uniform_within_their_bound():
+    """U(±√(1/(L+1))) for L encoder layers."""
+    torch.manual_seed(0)
+    sizes = {"d_model": 8, "heads": 2, "encoder_layers": 6, "decoder_layers": 20}
+    weights = build_model("pr", sizes, Vocabularies(9, 9, shared=True)).phrase_mixture.detach()
+    bound = (1 / 7) ** 0.5
+    assert weights.shape == (7, 20) and weights.abs().max() <= bound
+    assert weights.max() > 0.95 * bound and weights.min() < -0.95 * bound
 
 
 def test_max_glance_passes_gradients_to_the_largest_numbers():
@@ -406,6 +422,13 @@ def test_decoding_steps_project_no_phrases(monkeypatch):
     for t in range(3):
         _, state = model.decode(batch.tgt_in[:, t : t + 1], memory, state)
     assert len(calls) == len(model.encoder) + len(model.decoder)
+
+
+def test_states_of_the_memory_are_those_that_the_decoder_reads():
+    model = contract.Case("pr").build(norm="pre")
+    memory = model.encode(contract.collate(contract.pairs()))
+    keys = model.decoder[0].cross.source(memory["states"])
+    torch.testing.assert_close(keys, memory["layers"][0]["source"])
 
 
 def test_generator_without_attentive_phrases_is_refused():
