@@ -15,22 +15,23 @@ def case(variant, **values):
 
 SHARED = {"encoder_layers": 3, "decoder_layers": 3, "distinct_layers": 2}
 """Settings with layers that share parameters: each stack uses distinct layers 1, 1, 2."""
+# By default a model has as many heads as a head has numbers: cases with 2 heads tell them apart.
 MORE = [
     case("transformer", norm="pre", tie="target", softmax_bias=True),
-    case("transformer", tie="all", attn_bias=False),
+    case("transformer", tie="all", attn_bias=False, heads=2),
     case("transformer", encoder_layers=4, decoder_layers=5, distinct_layers=2, share="sequence"),
     case("transformer-cycle", encoder_layers=3, decoder_layers=6, share="cycle", norm="pre"),
-    case("full-dc", kernel_size=3, norm="pre", layers="2-2"),
+    case("full-dc", kernel_size=3, norm="pre", layers="2-2", heads=2),
     case("full-dc", kernel_size=4, attn_bias=False, even_side="right"),
     case("full-dc", **SHARED),
     case("csan", window=3, local_layers=2),
-    case("csan", window=5, head_window=1, local_layers=2, norm="pre", attn_bias=False),
+    case("csan", window=5, head_window=1, local_layers=2, norm="pre", attn_bias=False, heads=2),
     case("csan", **SHARED, window=3, head_window=5),
     case("full-dc", local="none"),
     case("enc-dc", local="none", norm="pre", attn_bias=False, tie="all"),
     case("pr", glance="mean", attentive=False, transparent=False),
     case("pr", attentive=False, transparent=False, combiner_residual="x+o", norm="pre"),
-    case("pr", transparent=False),
+    case("pr", transparent=False, heads=2),
     case("pr", segmentation="parse", norm="pre"),
     case("pr", **SHARED, ta_tokens=True),
     case(
@@ -49,6 +50,7 @@ MORE = [
         context_encoder="lstm",
         share_first_attention=False,
         norm="pre",
+        heads=2,
     ),
     case(
         "amn",
@@ -75,15 +77,15 @@ MORE = [
     ),
     case("amn", **SHARED, inter_attention=False, context_encoder="transformer"),
     case("amn", context_size=2, context_residual=True, context_encoder="bigru"),
-    case("context-aware", context_size=2, norm="pre", tie="target", attn_bias=False),
+    case("context-aware", context_size=2, norm="pre", tie="target", attn_bias=False, heads=2),
     case("context-aware", **SHARED),
     case("han", **SHARED, side="joint"),
-    case("han", norm="pre", tie="target", attn_bias=False),
+    case("han", norm="pre", tie="target", attn_bias=False, heads=2),
     case("han", side="decoder", norm="pre"),
     case("han", side="joint", tie="target", context_gradients=False),
     case("concat", context_size=2, norm="pre"),
     case("rnnsearch", tie="all", d_alignment=5, softmax_bias=False),
-    case("caru", caatt=False, caembed="off", attention_norm="softmax"),
+    case("caru", caatt=False, caembed="off", attention_norm="softmax", cell="lstm"),
     case(
         "caru",
         caembed="embed",

@@ -138,10 +138,15 @@ def caru(w, cell, h, *inputs, first_step="tanh"):
     x, z = (plus(y, block(bias, i, 2)) for i, y in enumerate(from_inputs(w, inputs, 2)))
     if h is None:
         return tanh(x) if first_step == "tanh" else x
+    new, gate = caru_parts(w, cell, h, x, z)
+    return mixed(gate, h, new)
+
+
+def caru_parts(w, cell, h, x, z):
+    """Return n and the gate l of inputs x = W v + B and z = W_zv v + B_z."""
     u, b = w[f"{cell}.state.weight"], w[f"{cell}.state.bias"]
     of_h = [affine(h, block(u, i, 2), block(b, i, 2)) for i in range(2)]
-    gate = times(sigmoid(x), sigmoid(plus(z, of_h[1])))
-    return mixed(gate, h, tanh(plus(of_h[0], x)))
+    return tanh(plus(of_h[0], x)), times(sigmoid(x), sigmoid(plus(z, of_h[1])))
 
 
 CELLS = {"gru": gru, "mgu": mgu, "lstm": lstm, "caru": caru}

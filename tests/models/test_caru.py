@@ -27,6 +27,7 @@ from tests.models.slow import (
     affine,
     block,
     caru,
+    caru_parts,
     dropped,
     mixed,
     plus,
@@ -84,6 +85,8 @@ class Slow:
 
     def __init__(self, weights, s):
         self.w, self.s = weights, s
+        self.opened = []
+        """How open CAEmbed's gate is at each step."""
 
     def word(self, side, y):
         """The vector of a word; its variance is 1 with unit embeddings."""
@@ -173,8 +176,13 @@ class Slow:
             if mode == "replace":
                 last = plus(last, affine(e, self.w["word.weight"]))
             read = None
-            for v in [*(words if mode == "embed" else written)[-self.s.history :], last]:
+            for v in (words if mode == "embed" else written)[-self.s.history :]:
                 read = self.caru("embed.cell", read, ("embed.cell.input.weight", v))
+            _, gate = caru_parts(
+                self.w, "embed.cell", read, *self.blocks("embed.cell.input", last, 2)
+            )
+            self.opened.append(sum(gate) / len(gate))  # to the context
+            read = self.caru("embed.cell", read, ("embed.cell.input.weight", last))
         if mode == "replace":
             return read
         if mode == "embed":
@@ -307,6 +315,13 @@ def test_presets_of_transformers_are_adapted():
             assert (s.d_embedding, s.d_hidden, s.dropout, s.tie) == expected
 
 
+@pytest.mark.parametrize(("variant", "gate"), [("gru-inv", "gru-inv"), ("gatt", "gru")])
+def test_comparators_have_their_gate_and_no_idea_of_caru(variant, gate):
+    s = small(variant).settings
+    assert (s.caatt, s.gate, s.cell, s.caembed) == (True, gate, "gru", "off")
+    assert (s.attention_norm, s.unit_embeddings) == ("softmax", False)
+
+
 def test_initial_weights_of_the_paper_are_normal_with_deviation_001():
     torch.manual_seed(2)
     values = {"initial_weights": "normal", "d_embedding": 32, "d_hidden": 64}
@@ -405,6 +420,8 @@ def test_recomputing_changes_no_gradient(variant, autograd_keeps_everything):
         {"caembed": "embed", "history": 2},
         {"caembed": "replace"},
         {"caatt": False},
+        {"gate": "gru"},
+        {"gate": "gru-inv"},
     ],
     ids=str,
 )
@@ -421,13 +438,13 @@ def test_capture_reads_attention_weights_and_gates(values):
     assert not seen and (gates is not None) == model.settings.caatt
     assert alpha.shape == (len(pairs), 1, *batch.tgt_in.shape[1:], batch.src.size(1))
     assert opened.shape == batch.tgt_in.shape == context.shape[:2]
-    assert (opened > 0).all() and (opened < 1).all()
     if gates is None:
         expected = alpha[:, 0] @ model.encode(batch)["states"]
         near(context, expected)
-    slow = Slow(contract.numbers(model), model.settings)
     for row, (src, tgt) in enumerate(pairs):
+        slow = Slow(contract.numbers(model), model.settings)
         _, weights, of_gate = slow.write(src, [BOS, *tgt[:-1]])
+        near(opened[row, : len(tgt)], slow.opened)
         real = (row, slice(len(tgt)), slice(len(src)))
         near(alpha[:, 0][real], weights)
         if gates is not None:

@@ -74,6 +74,10 @@ def without_idea(case):
         assert not torch.allclose(*(contract.full(each, batch) for each in both), atol=1e-3)
 
 
+def test_windows_of_the_paper_have_11_positions_and_3_heads():
+    assert ConvolutionalSettings().window == 11 and ConvolutionalSettings().head_window == 3
+
+
 def test_csan_has_as_many_parameters_as_the_transformer():
     for preset, v in (("base", 32_000), ("dc-wmt", 33_432)):
         assert paper_size("csan", preset, v) == paper_size("transformer", preset, v)

@@ -7,6 +7,7 @@ from nmtkit.models.base import Vocabularies
 from nmtkit.models.variants import build_model
 from tests.models import contract
 from tests.models.differences import gradients_match_finite_differences
+from tests.models.test_transformer import check_initial_matrices
 
 TINY = {"d_embedding": 2, "dropout": 0.2}
 CARU = TINY | {"d_hidden": 2, "alignment_width": 2}
@@ -26,6 +27,29 @@ def test_gradients_of_a_recurrent_model_match_finite_differences(variant, values
     torch.manual_seed(3)
     model = build_model(variant, values, Vocabularies(5, 5, shared=True))
     assert gradients_match_finite_differences(model)
+
+
+OF_GRU = {"input": 3, "gates": 2, "cell_context": 3}
+
+
+@pytest.mark.parametrize(
+    ("variant", "stacked"),
+    [
+        ("rnnsearch", OF_GRU),
+        ("caru", dict.fromkeys(("input", "state", "source", "cell_context"), 2)),
+        ("gatt", OF_GRU | {"state": 3, "source": 2}),
+        ("gru-inv", OF_GRU | {"state": 2, "source": 3}),
+    ],
+)
+def test_initial_matrices_have_xaviers_bound_each(variant, stacked):
+    """`stacked`: how many matrices a product holds."""
+    torch.manual_seed(0)
+    sizes = {"d_embedding": 64, "d_hidden": 128}
+    model = build_model(variant, sizes, Vocabularies(99, 99, shared=True))
+    for name, parameter in model.named_parameters():
+        kind = name.split(".")[-2]
+        if parameter.dim() == 2 and "table" not in kind:
+            check_initial_matrices(name, parameter.detach(), stacked.get(kind, 1))
 
 
 @pytest.mark.parametrize(

@@ -251,12 +251,17 @@ def test_initial_matrices_are_uniform_biases_0_gains_1_and_embeddings_normal(var
         elif kind == "table":
             assert abs(float(numbers.std()) - 128**-0.5) < 0.002
         elif kind not in {"token", "summary", "phrase_mixture"}:  # see test_phrase.py
-            for block in numbers.chunk(STACKED.get(kind, 1)):
-                d_out, d_in = block.shape
-                bound = (6 / (d_in + d_out)) ** 0.5 if init == "xavier" else d_in**-0.5
-                assert 0.97 * bound < block.abs().max() <= bound, name
-                error = max(0.03, 1.5 / block.numel() ** 0.5)
-                assert float(block.std()) == pytest.approx(bound / 3**0.5, rel=error), name
+            check_initial_matrices(name, numbers, STACKED.get(kind, 1), init)
+
+
+def check_initial_matrices(name, product, number, init="xavier"):
+    """Check the initial weights of a product that holds some matrices, one below the other."""
+    for matrix in product.chunk(number):
+        d_out, d_in = matrix.shape
+        bound = (6 / (d_in + d_out)) ** 0.5 if init == "xavier" else d_in**-0.5
+        assert 0.97 * bound < matrix.abs().max() <= bound, name
+        error = max(0.03, 1.5 / matrix.numel() ** 0.5)
+        assert float(matrix.std()) == pytest.approx(bound / 3**0.5, rel=error), name
 
 
 def test_capture_reads_every_attention_and_changes_no_logits():
