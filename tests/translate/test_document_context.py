@@ -122,6 +122,13 @@ def test_alternatives_are_scored_as_each_target_alone(jobs):
     assert [np.argmax(of_line) for of_line in scores if of_line] == [0, 1, 0]
 
 
+def test_first_piece_of_an_over_long_line_is_the_context_of_a_scored_line():
+    copier, lines = context_copier(ContextRule(), max_source=3), ["a b c d e", "f"]
+    for target, copied in (("a b c", True), ("a b c d e", False)):
+        scores = copier.force(lines, ["a", target], Documents([0], 2))
+        assert certain(scores)[1] == copied
+
+
 class ContextRecorder(ContextCopier):
     """Keeps the context of each source, by its ids, in `contexts`."""
 
