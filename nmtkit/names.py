@@ -6,26 +6,26 @@ made the run.
 
 from __future__ import annotations
 
-import os
 import re
 from typing import Annotated
 
 from pydantic import AfterValidator
 
 SPECIAL = set("/\\$`;|&<>\"'")
-LONGEST = 200
-"""The most bytes of a name. A file name has at most 255, with what nmtkit puts around it."""
-HINT = f"use at most {LONGEST} letters, digits, '-', '_' and '.', a letter or a digit first"
+LONGEST, LONGEST_NEW = 255, 200
+"""The most bytes of a file name; and of a new name, to which nmtkit may add a prefix and a suffix.
+"""
+HINT = f"use at most {LONGEST_NEW} letters, digits, '-', '_' and '.', a letter or a digit first"
 
 
 def is_name(name: str) -> bool:
     """True if a name can safely be one part of a path and of a command in a message.
 
     The name begins with a letter, a digit or '_'. It has no slash, no control character, no
-    character that is special in a shell, and no option, and is not too long for a folder.
+    character that is special in a shell and no option, and a folder can have it.
     """
     safe = SPECIAL.isdisjoint(name) and " --" not in name and name.isprintable()
-    return bool(re.match(r"\w", name)) and safe and len(os.fsencode(name)) <= LONGEST
+    return bool(re.match(r"\w", name)) and safe and len(name.encode()) <= LONGEST
 
 
 def check_name(name: str) -> str:
@@ -54,7 +54,7 @@ def check_word(word: str) -> str:
 
 def is_new_name(name: str) -> bool:
     """True if a name may be given to a new corpus or system."""
-    return is_name(name) and re.fullmatch(r"[^\W_][\w.-]*", name) is not None
+    return bool(re.fullmatch(r"[^\W_][\w.-]*", name)) and len(name.encode()) <= LONGEST_NEW
 
 
 Name = Annotated[str, AfterValidator(check_name)]

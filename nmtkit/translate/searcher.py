@@ -108,9 +108,12 @@ def shared_context_rule(models: Sequence[Model]) -> ContextRule | None:
 
     Raises: ConfigError if the models read different contexts.
     """
-    rules = {model.context_rule for model in models} - {None}
     # A single sentence is the same context under both ways to join several.
-    rules = {replace(rule, join="parallel") if rule and rule.size == 1 else rule for rule in rules}
+    rules = {
+        replace(rule, join="parallel") if rule.size == 1 and not rule.whole else rule
+        for model in models
+        if (rule := model.context_rule)
+    }
     if len(rules) > 1:
         raise ConfigError(
             "the systems of an ensemble read different contexts",

@@ -41,6 +41,7 @@ from nmtkit.score.external_metrics import CommandMetric, parse
 from nmtkit.settings import SearchSettings, complete
 from nmtkit.toml import differing
 from nmtkit.translate import workers
+from nmtkit.translate.demands import read_demands
 from nmtkit.translate.options import TranslateOptions
 from nmtkit.translate.output import (
     checked_boundaries,
@@ -185,7 +186,7 @@ class _Stage:
         self.run, self.device, self.options = run, device, options
         self.jobs = options.jobs or cores()
         self.readers = 1 if device.type == "cpu" else min(self.jobs, READERS)
-        self._demanded = options.prefix, options.constraints
+        self._demand_files = options.prefix, options.constraints
         self._hardware: files.JsonObject = {}
         self.metric = parse(CommandMetric, options.metric) if options.metric else None
 
@@ -222,7 +223,8 @@ class _Stage:
         else:
             boundaries = checked_boundaries(scorer, source, boundaries)
         if target is None:
-            demands = scorer.demands(source, boundaries, *self._demanded)
+            scorer.check_demands(source, boundaries, *self._demand_files)
+            demands = read_demands(*self._demand_files)
             with scorer.reading(self.readers):
                 print_translations(scorer, group, source, boundaries, demands)
         else:
@@ -263,6 +265,8 @@ class _Stage:
                 check_writable(group.system.path)
                 with _loading():
                     scorer = scorer or self.scorer(group)
+                    text = self.run.source(text_set.name), _boundaries(self.run, text_set)
+                    scorer.check_demands(*text, *self._demand_files)
                 self._translate_set(folder, text_set, scorer, inputs)
 
     def _inputs(self, group: SystemGroup, text_set: TextSet) -> TranslationInputs:
@@ -308,7 +312,7 @@ class _Stage:
         """Write the translation of a set; return the names of its files."""
         names = [HYPOTHESES, SUBWORDS] + [NBEST] * (scorer.settings.nbest > 1)
         source, boundaries = self.run.source(text_set.name), _boundaries(self.run, text_set)
-        demands = scorer.demands(source, boundaries, *self._demanded)
+        demands = read_demands(*self._demand_files)
         with contextlib.ExitStack() as stack:
             streams = [stack.enter_context(files.writing(folder / name)) for name in names]
             spans = load_spans(self.run.prep / text_set.name, text_set.lines)

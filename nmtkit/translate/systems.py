@@ -15,6 +15,7 @@ from nmtkit.folders import unchanged
 from nmtkit.models import checkpoints, loading
 from nmtkit.models.base import Model
 from nmtkit.models.variants import common_width
+from nmtkit.names import is_name
 from nmtkit.nn import hardware
 from nmtkit.nn.linear import Precision
 from nmtkit.owned_files import META
@@ -128,7 +129,14 @@ def choose(
                 where="--ensemble",
                 hint="name them: --system A --system B",
             )
-        return [_group(run, systems, search)]
+        group = _group(run, systems, search)
+        if not single and not is_name(group.name):
+            raise ConfigError(
+                "the name of this ensemble is too long for a folder",
+                where="--ensemble",
+                hint="name fewer systems, or a source file: its translation goes to stdout",
+            )
+        return [group]
     if single and len(systems) > 1:
         if names:
             raise ConfigError(

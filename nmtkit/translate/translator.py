@@ -180,24 +180,20 @@ class Translator(Searcher):
             demanded = None if demands is None else list(itertools.islice(demands, len(lines)))
             yield Window(boundaries.sentences(lines), known, documents, demanded)
 
-    def demands(
-        self, source: str | Path, boundaries: Boundaries, *paths: Path | None
-    ) -> Iterator[LineDemand]:
-        """Return the demands of the lines of a text.
+    def check_demands(
+        self, source: str | Path, boundaries: Boundaries, prefix: Path | None, phrases: Path | None
+    ) -> None:
+        """Raise DataError or ConfigError if the translation of a line cannot meet its demand.
 
         Args:
             source, boundaries: the text.
-            paths: see `read_demands`.
-        Raises: DataError or ConfigError for the first line whose translation cannot meet its
-            demand, before any line is translated.
+            prefix, phrases: the files with the demands (see `read_demands`).
         """
-        if any(paths):
-            windows = self.windows(file_windows(source), boundaries, read_demands(*paths))
-            for lines, _, _, demands in windows:
-                for line, demand in zip(lines, demands or (), strict=True):
-                    if demand.prefix or demand.phrases:
-                        self._demands(demand, self._begin(demand), self._pieces(line), line)
-        return read_demands(*paths)
+        if prefix or phrases:
+            lines = itertools.chain.from_iterable(map(boundaries.sentences, file_windows(source)))
+            for line, demand in zip(lines, read_demands(prefix, phrases), strict=False):
+                if demand.prefix or demand.phrases:
+                    self._demands(demand, self._begin(demand), self._pieces(line), line)
 
     def translate_windows(
         self, windows: Iterable[Window], ahead: bool = True
@@ -246,7 +242,7 @@ class Translator(Searcher):
         return (self._join(*of_line, texts) for of_line in zip(translated, subwords, strict=True))
 
     def _begin(self, demand: LineDemand) -> list[str]:
-        """Return the subwords of a prefix."""
+        """Return the subwords of the prefix that a line demands."""
         return self.tgt_side.encode(demand.prefix) if demand.prefix.strip() else []
 
     def _demands(

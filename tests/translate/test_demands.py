@@ -79,13 +79,13 @@ def test_translations_have_their_phrases():
 def test_phrase_is_not_found_inside_a_word():
     """The model writes x@@ a </s>."""
     logits = [0.0, 0.0, 0.0, 0.0, 9.0, 0.0], [0.0] * 5 + [9.0], [0.0, 0.0, 9.0, 0.0, 0.0, 5.0]
-    letter_translator = translator(Table(*logits))
-    letter_translator.tgt_side, letter_translator.tgt_vocab = (
+    texts_and_subwords = translator(Table(*logits))
+    texts_and_subwords.tgt_side, texts_and_subwords.tgt_vocab = (
         BpeWords(),
         Vocabulary([*SPECIALS, "x@@", "a"]),
     )
-    assert texts(letter_translator.translate_window(["b"])) == ["xa"]
-    assert texts(letter_translator.translate_window(["b"], demands=phrases_of(["a"]))) == ["xa a"]
+    assert texts(texts_and_subwords.translate_window(["b"])) == ["xa"]
+    assert texts(texts_and_subwords.translate_window(["b"], demands=phrases_of(["a"]))) == ["xa a"]
 
 
 @both_paths
@@ -184,6 +184,14 @@ def test_impossible_demand_of_a_late_line_is_refused_before_any_output(
     assert stdout() == ""
 
 
+def test_system_that_cannot_search_for_phrases_is_skipped(run, tmp_path):
+    config, phrases = run.system("one").config, tmp_path / "phrases"
+    config.write_text(config.read_text("utf-8").replace("beam = 3", "beam = 3\nsample = true"))
+    phrases.write_text("meadow\n\n\n")
+    translated(run, systems=[], set_names=["other"], constraints=phrases)
+    assert list(run.with_file("translate/other/hyp.txt")) == ["two"]
+
+
 @pytest.mark.parametrize(
     ("option", "demanded", "meets"),
     [
@@ -201,10 +209,10 @@ def test_set_is_translated_again_only_if_the_file_of_demands_has_changed(
         path.write_text("\n".join([first, *demanded[1:]]) + "\n")
         translated(run, **{option: path})
         assert "up to date" not in stderr()
-        letter_translator = zip(
+        texts_and_subwords = zip(
             [first, *demanded[1:]], lines_of(folder / "hyp.subwords.txt"), strict=True
         )
-        for texts_of_line, subwords in letter_translator:
+        for texts_of_line, subwords in texts_and_subwords:
             assert all(meets(subwords, text) for text in texts_of_line.split("\t"))
     assert len(read_json(folder / "meta.json")[option]) == 64  # a checksum
     translated(run, jobs=2, **{option: path})

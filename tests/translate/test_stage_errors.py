@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -82,13 +83,14 @@ def test_files_that_are_not_lines_of_text_are_refused_before_any_output(
 
 
 def test_ensemble_whose_name_no_folder_can_have_translates_files_only(run, tmp_path, stdout):
-    for name in ("b" * 99, "c" * 99):
+    names = ["b" * 123, "c" * 123]
+    for name in names:
         save_system(run, name, seed=1)
-    message = "cannot name a system"
-    error = refused(ConfigError, message, translate, run, ensemble=True, set_names=["test"])
-    assert "at most 200 " in error.hint
+    ensemble = partial(translate, run, ensemble=True, systems=names)
+    error = refused(ConfigError, "too long for a folder", ensemble, set_names=["test"])
+    assert "name fewer systems" in error.hint
     (tmp_path / "x").write_text("a dog\n")
-    translate(run, ensemble=True, source=str(tmp_path / "x"), jobs=1)
+    ensemble(source=str(tmp_path / "x"), jobs=1)
     assert stdout().count("\n") == 1
 
 
