@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import itertools
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -12,6 +13,7 @@ from typing import Any, Literal, TypeVar
 from nmtkit.errors import ConfigError, check_known
 from nmtkit.files import TSV, uncompressed
 from nmtkit.names import HINT, is_new_name
+from nmtkit.owned_files import MANIFEST, TEXT_FILES
 from nmtkit.settings import PrepSettings
 from nmtkit.text import chinese
 from nmtkit.text.moses import language_code, languages
@@ -22,8 +24,8 @@ T = TypeVar("T")
 MARKUP = (".sgm", ".sgml", ".xml")
 FOLDERS = ("text", "docs", "parses", "eval")
 """Folders of a prepared corpus beside those of its sets: no set has such a name."""
-FILES = re.compile(r"(bpe-vocab|codes|manifest|subwords|truecase|vocab)\.", re.I)
-"""How the names of files of a prepared corpus begin: no set has such a name, either."""
+FILES = (MANIFEST, "vocab*.txt", *TEXT_FILES)
+"""Patterns of the files beside these folders: no set has such a name, either."""
 EXAMPLES = {
     "--docs": "--docs train=train.doc --docs dev=blank",
     "--parses": "--parses train=train.trees --parses dev=dev.trees",
@@ -196,7 +198,8 @@ def _stem(paths: Sequence[Path], languages: list[str]) -> str:
     stems = {_plain(path).removesuffix(f".{suffix}") for path, suffix in pairs}
     name = stems.pop() if len(stems) == 1 else "test"
     name = re.sub(r"[^\w.-]+", "_", name).lstrip(".-").rstrip(".") or "test"
-    return name.replace(".", "_", 1) if FILES.match(name) else name
+    taken = any(fnmatch.fnmatchcase(name.casefold(), pattern) for pattern in FILES)
+    return name.replace(".", "_") if taken else name
 
 
 def assigned(assignments: list[str], option: str) -> dict[str, str]:

@@ -109,9 +109,9 @@ class Cleaner:
         """Tidy and tokenize a line, and number its parts. A bad line (None) has no parts."""
         if raw is None:
             return []
-        if self._settings.subwords == "sentencepiece":
-            raw = raw.replace(SPACE, " ")  # as SentencePiece does, which is not learnt yet
         line = tidy(raw, self.changes[side])
+        if SPACE in line and self._settings.subwords == "sentencepiece":
+            line = tidy(line.replace(SPACE, " "))  # as SentencePiece does, which is not learnt yet
         if line.count(" ") > self._hopeless:  # its words would fill the memory
             return [self.texts[side].parts["x"]] * (self._hopeless + 1)
         return self._sides[side].numbered(line, self.texts[side].parts)

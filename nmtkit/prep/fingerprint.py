@@ -5,6 +5,7 @@ tools that made the text.
 from __future__ import annotations
 
 import importlib.metadata
+import re
 from collections.abc import Mapping
 
 import nmtkit
@@ -14,18 +15,10 @@ from nmtkit.text import chinese
 from nmtkit.text.side import RULES
 from nmtkit.text.tokenizer import SIDES, tokenizer_name
 
-IDENTIFYING = (
-    "vocab.",
-    "codes.",
-    "truecase.",
-    "bpe-vocab.",
-    "subwords.",
-    "train/",
-    "dev/",
-    "docs/train.",
-    "docs/dev.",
+IDENTIFYING = re.compile(
+    r"(vocab|codes|truecase|bpe-vocab|subwords)\.[^/]*|(train|dev)/.*|docs/(train|dev)\.txt"
 )
-"""Prefixes of the names of files that a trained system depends on. Test sets are not among them."""
+"""The names of files that a trained system depends on. Test sets are not among them."""
 MACHINE = {"memory"}
 """Settings that do not change the text."""
 
@@ -39,7 +32,7 @@ def fingerprint(
         languages, settings: of the corpus.
         hashes: the checksums of the prep folder's files.
     """
-    identifying = {name: value for name, value in hashes.items() if name.startswith(IDENTIFYING)}
+    identifying = {name: value for name, value in hashes.items() if IDENTIFYING.fullmatch(name)}
     # The settings dev and test are only names of sets.
     values = sorted(settings.model_dump(exclude={"dev", "test", *MACHINE}).items())
     text = repr((*RULES.items(), *languages, values, sorted(identifying.items())))

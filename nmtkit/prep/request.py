@@ -42,7 +42,8 @@ MANY_PAIRS = 500_000
 """Own files with fewer training pairs get the preset `small`, all others `base`."""
 WITHOUT_EFFECT = {
     "bpe": ("vocab_size", "prep.merges is the size"),
-    **dict.fromkeys(("sentencepiece", "none"), ("vocab_threshold", "it is for prep.subwords=bpe")),
+    "sentencepiece": ("vocab_threshold", "only BPE has merges to undo"),
+    "none": ("vocab_threshold", "only BPE has merges to undo"),
 }
 """For a value of `prep.subwords` a setting that has no effect, and why."""
 USES = {"from_dir": "data sets that are downloaded", "seed": "generated corpora such as demo"}
@@ -130,7 +131,8 @@ class Request:
         subwords = "none" if whole_words(result) else result.subwords
         key, why = WITHOUT_EFFECT[subwords]
         if by_user.get("prep", {}).get(key):
-            self.doubts.append(f"prep.{key} has no effect with prep.subwords={subwords}: {why}")
+            choice = f"subwords={subwords}" if subwords == result.subwords else "merges=0"
+            self.doubts.append(f"prep.{key} has no effect with prep.{choice}: {why}")
         if result.subwords == "sentencepiece":
             load_package()
         return result

@@ -46,7 +46,7 @@ def learn_bpe(
     if not any((learnt[which] & (sizes > 1)).any() for which, _, sizes in words.letters()):
         raise DataError(
             "no words to learn subwords from",
-            hint="if all words are single characters, say --set prep.subwords=none; if"
+            hint="if all words are single characters, give --set prep.subwords=none; if"
             " prep.max_types leaves out the others, raise it",
         )
     # The learner cannot learn from words that hold its end marker, and does not segment words that

@@ -812,10 +812,19 @@ def test_error_names_a_data_set_and_not_its_temporary_files(demo_options):
     assert refused(DataError, "dropped all 50", prep, "demo", **options).where == "demo"
 
 
-def test_no_test_set_is_named_like_a_file_of_prep(demo_options, tmp_path):
-    files = [write(tmp_path / "in", name, pairs(3, 3)) for name in ("vocab.txt", "codes.new.1")]
-    run = prep("demo", **demo_options, test=[path for pair in files for path in joined(*pair)])
-    assert [text.name for text in run.sets("test")] == ["test", "vocab_txt", "codes_new.1"]
+def test_no_test_set_is_named_like_a_file_of_prep_or_changes_the_fingerprint(
+    demo_options, tmp_path
+):
+    without = prep("demo", **demo_options).manifest().fingerprint
+    names_of_files = "vocabulary.txt", "truecase.de", "codes.new", "dev.new"
+    texts = [write(tmp_path / "in", name, pairs(3, 3)) for name in names_of_files]
+    starts = tmp_path / "starts"
+    starts.write_text("0\n2\n")
+    test = [path for pair in texts for path in joined(*pair)]
+    run = prep("demo", **demo_options, test=test, docs=[f"dev.new={starts}"], force=True)
+    set_names = ["test", "vocabulary_txt", "truecase_de", "codes.new", "dev.new"]
+    assert [text.name for text in run.sets("test")] == set_names
+    assert run.manifest().fingerprint == without
 
 
 def test_bad_test_set_beside_a_data_set_is_refused_before_anything_is_written(
