@@ -1,8 +1,8 @@
 """The gradient of an update, accumulated over its micro-batches.
 
 Each micro-batch has its own random numbers, seeded by its place in the update and not by the rank
-that computes it. So an update is the same for any number of ranks. On a GPU the batches of an
-update are cut for the number of ranks (`joins`), so the dropout masks depend on this number.
+that computes it. So an update is the same for any number of ranks, unless batches are joined
+(`joins`): then they are cut for the number of ranks, and the dropout masks depend on it.
 
 A micro-batch that does not fit into memory is computed in parts. A part is a micro-batch of its
 own: the update is the mean over the same pairs, but with other dropout masks. The training's state

@@ -158,9 +158,10 @@ class Trainer:
             due = ending or state.step % s.validate_every == 0
             if due and state.validated < state.step:
                 new_best = self.validate()
-                known, ending = ending, reason_to_end(state, s)
+                ended = ending
+                ending = reason_to_end(state, s)
                 # The validation may have used up the patience.
-                if ending and not known and state.step > begin and state.step % s.log_every:
+                if ending and not ended and state.step > begin and state.step % s.log_every:
                     self._log(at_the_end=True)
                 if signal_name := self.signal_of_any_rank():
                     break

@@ -148,12 +148,8 @@ def make_plan(run: Run, options: TrainOptions) -> Plan:
 
 def _check_effects(train: TrainSettings, typed: Collection[str]) -> None:
     """Raise ConfigError for settings of --set that have no effect without another setting. A file
-    of settings, or a preset, may have such settings. Raise it, too, if no update would be made.
+    of settings, or a preset, may have such settings.
     """
-    if train.schedule == "plateau" and train.min_lr >= train.lr:
-        message = f"train.min_lr = {train.min_lr:g} is not below train.lr = {train.lr:g}:"
-        message += " the training would end before its first update"
-        raise ConfigError(message, where="train.min_lr", hint="lower it")
     idle = OF_PLATEAU * (train.schedule != "plateau") + OF_REPLACE * (train.replace == "none")
     for key in idle:
         if key in typed and getattr(train, key) != TrainSettings.model_fields[key].default:

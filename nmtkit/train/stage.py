@@ -88,8 +88,11 @@ def train(run: Run, *, ranks: Ranks | None = None, **values: Any) -> None:
             known |= flat(system.read_config().model_dump(exclude={"hardware"})).keys()
         known.discard("changed")  # is no setting
         check_known(key, known, f"unknown setting '{key}'", "--allow-change")
-    if options.init_from and not training.begun:
-        find_source(run, options.init_from)
+    if not training.begun:
+        if reason := reason_to_end(TrainState(), plan.train):
+            raise ConfigError(f"no update would be made: {reason}", where="train.min_lr")
+        if options.init_from:
+            find_source(run, options.init_from)
     if ranks.first:
         check_installed(plan.train.log_to)
     # Before anything starts CUDA.
@@ -261,7 +264,7 @@ class _Training:
         if path is not None:
             loading.check_vocabulary(path, run)
             resized = any(key.startswith("model.") for key in self.options.allow_change)
-            hint = "leave out --allow-change: these weights need the sizes of their own model"
+            hint = "leave out --allow-change and the changes that it allows, or begin anew: --force"
             loading.put_weights(model, weights, path, hint if resized else checkpoints.AGAIN)
         elif plan.init_from:
             copy_matching(run, plan.init_from, model)

@@ -133,9 +133,10 @@ def test_resuming_refuses_a_setting_without_effect(run):
 
 def test_training_that_would_end_before_its_first_update_is_refused(run):
     plateau = ("train.schedule=plateau", "train.lr=0.01")
-    message = "train.min_lr = 0.01 is not below train.lr = 0.01: the training would end before"
+    message = "no update would be made: learning rate down to 0.01 at step 0; lower train.min_lr"
     refused(ConfigError, message, go, run, *plateau, "train.min_lr=0.01")
     go(run, *plateau, "train.min_lr=0.009")
+    train(run, assignments=["train.min_lr=0.01"], device="cpu")  # a begun training ends now
 
 
 def test_config_file_may_have_settings_of_a_schedule_that_set_replaces(run, tmp_path):
@@ -561,10 +562,13 @@ def test_resuming_refuses_a_changed_or_bad_setting_and_names_it_alone(run, mine)
     assert [line.split()[0] for line in caught.where.splitlines()] == ["key", "train.lr"]
 
 
-def test_allowed_change_to_which_no_training_can_resume_is_named(run, mine):
+def test_hint_for_a_changed_model_size_is_to_leave_the_change_out(run, mine):
     allowed = partial(train, run, name="mine", assignments=["model.d_ff=33"])
     caught = refused(CheckpointError, "another model", allowed, allow_change=["model.d_ff"])
-    assert "leave out --allow-change" in caught.hint
+    assert "leave out --allow-change and the changes" in caught.hint
+
+
+def test_hardware_is_no_setting_to_allow(run, mine):
     refused(ConfigError, "unknown setting", train, run, name="mine", allow_change=["hardware.name"])
 
 
