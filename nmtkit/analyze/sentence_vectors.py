@@ -194,7 +194,8 @@ class Reader:
             for outdated in path.parent.glob(f"{glob.escape(prefix)}*.npy"):
                 files.remove(outdated)
             files.write_array(path, vectors, durable=True)
-        self.study.checkpoints[self.name] = list(self.weights)  # also of vectors of an earlier call
+        # Stored vectors load no model, which would note its checkpoints.
+        self.study.checkpoints[self.name] = list(self.weights)
         return path
 
 

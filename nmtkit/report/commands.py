@@ -37,6 +37,26 @@ def score_command(run: Run, set_name: str, result: Scores | None) -> str:
     return shlex.join(["nmtkit", "score", *options])
 
 
+def score_again(run: Run, set_name: str, result: Scores | None) -> str:
+    """Return the same command; empty if the set has no translation."""
+    translated = run.with_file(f"translate/{set_name}/hyp.txt")
+    return score_command(run, set_name, result) if translated else ""
+
+
+def to_first_scores(run: Run) -> tuple[str, str]:
+    """Return why a run has no scores, and the commands that compute its first scores."""
+    translated = [s for s in run.sets() if run.with_file(f"translate/{s.name}/hyp.txt")]
+    sets = translated or run.sets("test") or run.sets("dev")
+    has_test = any(s.split == "test" for s in sets)
+    on = "" if has_test else "".join(f" --on {s.name}" for s in sets[:1])
+    if translated:
+        return "the translations of this run are not scored", f"nmtkit score --by-length{on}"
+    commands = f"nmtkit translate{on} && nmtkit score{on}"
+    if run.systems():
+        return "no set of this run is translated", commands
+    return "this run has no trained system", f"nmtkit train && {commands}"
+
+
 def analyze_command(name: str, inputs: FindingInputs, systems: Sequence[str]) -> str:
     """Return the command that computes a finding again.
 

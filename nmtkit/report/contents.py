@@ -17,7 +17,14 @@ from nmtkit.curves import Curves, read
 from nmtkit.errors import DataError, NmtkitError
 from nmtkit.models import checkpoints
 from nmtkit.records import FindingInputs, Manifest, StoredFinding, TranslationMeta, load, parse
-from nmtkit.report.commands import analyze_command, of_run, score_command, train_command
+from nmtkit.report.commands import (
+    analyze_command,
+    of_run,
+    score_again,
+    score_command,
+    to_first_scores,
+    train_command,
+)
 from nmtkit.run import Run, StageCall, translate_command
 from nmtkit.score import seeds
 from nmtkit.score.stored_scores import ScoredFrom, Scores
@@ -152,19 +159,10 @@ def read_stages(run: Run) -> Contents:
 
 def _nothing(contents: Contents) -> DataError:
     """Return the error of a run without scores, with the next command."""
-    run = contents.run
-    where, hint = run.path, "nmtkit train && nmtkit translate && nmtkit score"
-    reason = "this run has no trained system"
-    translated = [s for s in run.sets() if run.with_file(f"translate/{s.name}/hyp.txt")]
-    if damaged := [r for r in contents.remarks if r.text.startswith("score/") and r.command]:
-        where, hint, reason = run.path / "score", damaged[-1].command, damaged[-1].text
-    elif translated:
-        reason, hint = "the translations of this run are not scored", "nmtkit score --by-length"
-        if not any(text_set.split == "test" for text_set in translated):
-            hint += f" --on {translated[0].name}"
-    elif run.systems():
-        reason, hint = "no set of this run is translated", "nmtkit translate && nmtkit score"
-    return DataError(f"nothing to report: {reason}", where=where, hint=of_run(hint, run))
+    run, remarks = contents.run, [(r.text, r.command) for r in contents.remarks]
+    damaged = [r for r in remarks if r[0].startswith("score/") and r[1]]
+    reason, hint = damaged[-1] if damaged else to_first_scores(run)
+    return DataError(f"nothing to report: {reason}", where=run.path, hint=of_run(hint, run))
 
 
 def _read_systems(contents: Contents) -> None:
@@ -197,9 +195,7 @@ def _read_scores(contents: Contents) -> None:
             result = contents.scores[name] = load(Scores, folder / name / "scores.json")
             if result.made_from and (changed := contents.changed(result.made_from)):
                 text = f"score/{name}: made before these changed: {_some(changed)}"
-                again = score_command(contents.run, name, result)
-                translated = contents.run.with_file(f"translate/{name}/hyp.txt")
-                contents.note(text, again if translated else "")
+                contents.note(text, score_again(contents.run, name, result))
 
 
 def _sets(contents: Contents) -> list[str]:
@@ -237,11 +233,12 @@ def _note_unscored(contents: Contents) -> None:
 
 def translate_again(contents: Contents, set_name: str, name: str) -> str:
     """Return the command that translates a set again with the same settings of the search, if they
-    are known, and scores the set. Without the system it only scores the set.
+    are known, and scores the set. If the system was removed, the command only scores the set.
     """
-    scored = score_command(contents.run, set_name, contents.scores.get(set_name))
-    if not contents.run.system(name).path.is_dir():
-        return scored
+    run, result = contents.run, contents.scores.get(set_name)
+    members = name.removeprefix("ensemble-").split("+") if "+" in name else [name]
+    if not all(run.system(member).config.is_file() for member in members):
+        return score_again(run, set_name, result)
     meta = contents.translations[set_name].get(name) or TranslationMeta(format=1)
     member = meta.checkpoints[0].system if meta.checkpoints else name  # of an ensemble
     settings = next((s.settings for s in contents.systems if s.name == member), {})
@@ -251,7 +248,7 @@ def translate_again(contents: Contents, set_name: str, name: str) -> str:
         if settings.get(f"search.{key}", value) != value
     ]
     translate = " ".join([translate_command(name, set_name), *words, "--force"])
-    return f"{translate} && {scored}"
+    return f"{translate} && {score_command(run, set_name, result)}"
 
 
 def _read_translations(contents: Contents) -> None:

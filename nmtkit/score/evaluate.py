@@ -117,7 +117,7 @@ def _columns(outputs: Sequence[Output], task: Task) -> list[str]:
             raise ConfigError(
                 f"{METRICS[key].header} is not possible here: {reason}",
                 where="--metrics",
-                hint="leave it out",
+                hint="add --lang, or leave it out" if "--lang" in reason else "leave it out",
             )
     return asked
 

@@ -65,8 +65,8 @@ def _koehn(system: Metric, baseline: Metric, draws: Draws) -> Comparison:
     """p = 1 - share of resamples in which A > B, where A is the system with the higher score on the
     whole set (for equal scores p = 1).
     """
-    gaps = draws.scores(system) - draws.scores(baseline)
-    won = gaps * np.sign(system.value - baseline.value) > 0
+    gap, gaps = system.value - baseline.value, draws.scores(system) - draws.scores(baseline)
+    won = (abs(gap) > _SAME) & (gaps * np.sign(gap) > _SAME)
     return Comparison(float((~won).mean()), draws.describe())
 
 

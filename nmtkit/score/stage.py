@@ -81,12 +81,12 @@ def score(run: Run, **values: Any) -> None:
     ):
         text_sets = sets_to_score(run, options.set_names)
         check_paths(options, "{set}", [text_set.name for text_set in text_sets])
-        to_score = []
+        translations = []
         for text_set in text_sets:
             folders = translated_systems(run, text_set, options.systems, options.against)
             check_paths(options, "{system}", list(folders))
-            to_score.append((text_set, folders))
-        print_results([_score_set(run, *each, options, printed) for each in to_score], options)
+            translations.append((text_set, folders))
+        print_results([_score_set(run, *each, options, printed) for each in translations], options)
 
 
 def _score_set(

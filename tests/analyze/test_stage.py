@@ -747,17 +747,17 @@ def test_finding_depends_on_translations_only_if_the_analysis_reads_them(two, st
 @pytest.mark.parametrize(
     ("name", "words", "hint"),
     [
-        ("alignment", "has this attention", ""),
+        ("alignment", "has this attention", "another --layer or --head"),
         ("divergence", "records local and global attention", TRAIN_ANOTHER),
         ("gates", "records gates", TRAIN_ANOTHER),
-        ("importance", "whose attention can be taken away", ""),
+        ("importance", "whose attention can be taken away", "`nmtkit variants` lists the variants"),
         ("layers", "records mixtures", TRAIN_ANOTHER),
         ("weights", "records gated attention", TRAIN_ANOTHER),
     ],
 )
 def test_run_without_a_suitable_system_is_refused_with_the_reason(analysed, name, words, hint):
     analysed.system("toy", TOY, {})
-    analysed.add("later", 0.3, sets=["test"])  # without a checkpoint, which might not help
+    analysed.add("later", 0.3, sets=["test"])  # it has no checkpoint
     error = analysed.refused(name, DataError, f"no system (of this run )?{words}.*toy: it ")
     assert hint in error.hint
 

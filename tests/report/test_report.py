@@ -412,6 +412,9 @@ def test_scores_of_the_only_translated_set_are_the_next_step(reported):
     edit(reported.run.prep / "manifest.json", '"split": "test"', '"split": "dev"')
     error = refused(DataError, "not scored", stage.report, reported.run)
     assert error.hint == f"nmtkit score --by-length --on test --run {reported.run.path}"
+    shutil.rmtree(reported.run.path / "systems")
+    hint = refused(DataError, "no trained system", stage.report, reported.run).hint
+    assert re.fullmatch(r"nmtkit train .* && nmtkit translate --on (\w+) .* score --on \1 .*", hint)
 
 
 def test_report_without_attention_does_not_import_torch(reported):
