@@ -70,10 +70,10 @@ def limits(option) -> list[str]:
     kind = option if hasattr(option, "min") else getattr(option, "type", None)
     low, high = getattr(kind, "min", None), getattr(kind, "max", None)
     if low is not None and high is not None:
-        return [f"Between {low:g} and {high:g}."]
+        return [f"Between {low:,.15g} and {high:,.15g}."]
     if high is not None:
-        return [f"At most {high:g}."]
-    return [] if low is None else [f"At least {low:g}."]
+        return [f"At most {high:,.15g}."]
+    return [] if low is None else [f"At least {low:,.15g}."]
 
 
 def common(commands: dict) -> dict[str, list[str]]:

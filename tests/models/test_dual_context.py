@@ -46,8 +46,8 @@ class Slow(test_transformer.Slow):
         stack, index, kind = name.split(".")
         if kind != "attention" or int(index) not in replaced(self.s, stack == "encoder"):
             return super().attend(name, queries, keys, allowed)
-        local, how = self.local(name, stack, queries), (self.s.heads, allowed)
-        how += (self.s.attention_dropout,)
+        local = self.local(name, stack, queries)
+        how = self.s.heads, allowed, self.s.attention_dropout
         q_local, *q_k_v = self.blocks(f"{name}.own", queries, 4)
         h_local = multi_head(q_local, *self.blocks(f"{name}.local_kv", local, 2), *how)
         h_global = multi_head(*q_k_v, *how)
