@@ -13,8 +13,7 @@ from pydantic import AfterValidator
 
 SPECIAL = set("/\\$`;|&<>\"'")
 LONGEST, LONGEST_NEW = 255, 200
-"""The most bytes of a file name; and of a new name, to which nmtkit may add a prefix and a suffix.
-"""
+"""The most bytes of the name of a folder; and of a new name, to which nmtkit may add some."""
 HINT = f"use at most {LONGEST_NEW} letters, digits, '-', '_' and '.', a letter or a digit first"
 
 
@@ -22,10 +21,10 @@ def is_name(name: str) -> bool:
     """True if a name can safely be one part of a path and of a command in a message.
 
     The name begins with a letter, a digit or '_'. It has no slash, no control character, no
-    character that is special in a shell and no option, and a folder can have it.
+    character that is special in a shell, and no option.
     """
-    safe = SPECIAL.isdisjoint(name) and " --" not in name and name.isprintable()
-    return bool(re.match(r"\w", name)) and safe and len(name.encode()) <= LONGEST
+    safe = SPECIAL.isdisjoint(name) and " --" not in name
+    return bool(re.match(r"\w", name)) and name.isprintable() and safe
 
 
 def check_name(name: str) -> str:

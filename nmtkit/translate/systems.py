@@ -15,7 +15,7 @@ from nmtkit.folders import unchanged
 from nmtkit.models import checkpoints, loading
 from nmtkit.models.base import Model
 from nmtkit.models.variants import common_width
-from nmtkit.names import is_name
+from nmtkit.names import LONGEST
 from nmtkit.nn import hardware
 from nmtkit.nn.linear import Precision
 from nmtkit.owned_files import META
@@ -130,7 +130,7 @@ def choose(
                 hint="name them: --system A --system B",
             )
         group = _group(run, systems, search)
-        if not single and not is_name(group.name):
+        if not single and len(group.name.encode()) > LONGEST:
             raise ConfigError(
                 "the name of this ensemble is too long for a folder",
                 where="--ensemble",

@@ -110,7 +110,7 @@ def test_largest_part_is_tried_first_and_padding_is_logged(run, joined, monkeypa
     go(run)
     assert len(computed) == 1 + 12
     assert computed[0] == max(computed[1:3])  # of an epoch of two updates and a rest
-    padding = 1 - sum(tokens[1:5]) / sum(computed[1:5])
+    padding = 1 - sum(tokens[1:6]) / sum(computed[1:6])
     assert metrics(run, "train")[0]["padding"] == pytest.approx(padding, abs=1e-5) != 0
 
 
