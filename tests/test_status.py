@@ -104,8 +104,9 @@ def test_missing_translations_and_scores_are_listed(scored_again):
 
 
 def test_further_training_makes_translations_out_of_date(scored_again):
-    translations = scored_again / "systems/transformer/translate"
-    shutil.copytree(translations, scored_again / "systems/ensemble-a+transformer/translate")
+    systems = scored_again / "systems"
+    shutil.copytree(systems / "transformer", systems / "a")
+    shutil.copytree(systems / "a/translate", systems / "ensemble-a+transformer/translate")
     ok(
         "train --set train.max_steps=12 --set train.validate_every=3 --set train.best_by=dev_loss"
         f" --set train.checkpoint_every=3 {TINY} {SHORT}"
