@@ -14,12 +14,19 @@ from nmtkit.errors import ConfigError, DataError
 from nmtkit.fields import HARMLESS
 from nmtkit.models import checkpoints, loading
 from nmtkit.models.base import Model, Vocabularies
-from nmtkit.models.variants import BASELINE, build_model, count_parameters, load_variant
+from nmtkit.models.variants import (
+    BASELINE,
+    build_model,
+    common_width,
+    count_parameters,
+    load_variant,
+)
 from nmtkit.presets import preset_names
 from nmtkit.run import Run, System
 from nmtkit.settings import PrepSettings, SearchSettings, Section, TrainSettings, Values
 from nmtkit.toml import changes, flat, toml_value
 from nmtkit.train.options import TrainOptions
+from nmtkit.train.schedule import learning_rate
 
 OF_PLATEAU = ("decay_factor", "decay_patience", "plateau_on", "min_lr")
 OF_REPLACE = ("replace_keep", "replace_decay")
@@ -139,11 +146,25 @@ def make_plan(run: Run, options: TrainOptions) -> Plan:
     sections = settings.merge(adapted, of_file)
     assigned = settings.merge(assigned, of_seed)
     plan = _plan(run, variant, preset, options.init_from or "", sections, assigned)
-    before = of_preset.get("train", {}).get("schedule", "noam")
-    if (plan.train.schedule == "noam") != (before == "noam") and "lr" not in typed["train"]:
-        lr = f"train.lr is {plan.train.lr:g}, as for train.schedule={before}"
-        console.warn(f"{lr}; it means something else with {plan.train.schedule}")
+    before = TrainSettings.model_validate(of_preset.get("train", {}))
+    if (plan.train.schedule == "noam") != (before.schedule == "noam") and "lr" not in typed[
+        "train"
+    ]:
+        raise _rate_of_another_schedule(plan, before)
     return plan
+
+
+def _rate_of_another_schedule(plan: Plan, before: TrainSettings) -> ConfigError:
+    """Return the refusal of a learning rate that the preset gives for another schedule.
+
+    The hint names the rate that leads to the same learning rate at the end of the warm-up.
+    """
+    width, factor = common_width(plan.preset, plan.model), plan.train.model_copy(update={"lr": 1.0})
+    highest, of_factor = (learning_rate(t, width, t.warmup or 1) for t in (before, factor))
+    rate = highest / of_factor
+    message = f"{before.lr:g} is meant for train.schedule={before.schedule}"
+    hint = f"--set train.lr={rate:.2g} gives {plan.train.schedule} the same highest learning rate"
+    return ConfigError(message, where="train.lr", hint=hint)
 
 
 def _check_effects(train: TrainSettings, typed: Collection[str]) -> None:

@@ -90,20 +90,25 @@ def test_settings_come_from_preset_then_config_then_set_then_seed(run, tmp_path,
 
 
 @pytest.mark.parametrize(
-    ("preset", "assignments", "warned"),
+    ("preset", "assignments", "rate"),
     [
-        *((preset, [], False) for preset in preset_names()),
-        ("tiny", ["train.schedule=cosine"], True),
-        ("small", ["train.schedule=noam"], True),
-        ("small", ["train.schedule=constant"], False),
-        ("tiny", ["train.schedule=cosine", "train.lr=1e-3"], False),
+        *((preset, [], None) for preset in preset_names()),
+        ("small", ["train.schedule=constant"], None),
+        ("tiny", ["train.schedule=cosine", "train.lr=1e-3"], None),
+        # 0.6·128^-0.5·500^-0.5; 2e-3·256^0.5·1000^0.5; without warm-up the first rate is the highest
+        ("demo", ["train.schedule=plateau"], "0.0024"),
+        ("small", ["train.schedule=noam", "train.warmup=1000"], "1"),
+        ("caru-multi30k", ["train.schedule=noam"], "0.023"),
     ],
 )
-def test_warning_if_the_learning_rate_is_of_another_schedule(
-    run, stderr, preset, assignments, warned
+def test_rate_of_another_schedule_is_refused_with_one_that_learns_as_fast(
+    run, preset, assignments, rate
 ):
-    plan_of(run, *assignments, preset=preset)
-    assert ("as for train.schedule=" in stderr()) is warned
+    if rate is None:
+        plan_of(run, *assignments, preset=preset)
+        return
+    error = refused(ConfigError, None, plan_of, run, *assignments, preset=preset)
+    assert (error.where, f"train.lr={rate} " in error.hint) == ("train.lr", True), error
 
 
 @pytest.mark.parametrize(
