@@ -4,16 +4,18 @@ import contextlib
 
 import numpy as np
 
-from nmtkit.data.store import id_type, store_writer
+from nmtkit.data.store import id_type, write_store
 
 
 @contextlib.contextmanager
 def pair_writer(folder, shard, vocab_size):
     """Yield a function that adds a pair of sentences, each a sequence of ids that ends in </s>."""
-    with store_writer(folder, shard, vocab_size) as add_block:
+    kind = id_type(vocab_size)
+    sentences = []
 
-        def add(src, tgt):
-            ids = np.array([*src, *tgt], id_type(vocab_size))
-            add_block(ids.tobytes(), [len(src), len(tgt)])
+    def add(src, tgt):
+        sentences.extend([np.array(src, kind), np.array(tgt, kind)])
 
-        yield add
+    yield add
+    ids = np.concatenate([np.zeros(0, kind), *sentences])
+    write_store(folder, shard, vocab_size, ids, list(map(len, sentences)))

@@ -11,13 +11,12 @@ A large array is stored in shards: ragged arrays whose sequences follow each oth
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import itertools
 import os
 import sys
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,8 +33,6 @@ MAPPED = 40 if sys.platform == "darwin" else 160
 prep cuts a set of one window into up to 65. A shard has at most four open files; a process may have
 1,024, but only 256 on macOS.
 """
-AddBlock = Callable[[bytes, Sequence[int] | Ints], None]
-"""Adds sequences to an array: the numbers of all of them, little-endian, and their lengths."""
 
 
 def ragged_files(path: Path) -> tuple[Path, Path]:
@@ -167,27 +164,22 @@ def _check(path: Path, magic: bytes, fields: int) -> tuple[int, int, int, int]:
     return width, offsets, last, limit
 
 
-@contextlib.contextmanager
-def ragged_writer(path: Path, magic: bytes, *fields: int) -> Iterator[AddBlock]:
-    """Write a ragged array block by block. Both files appear complete or not at all.
+def write_ragged(
+    path: Path, magic: bytes, fields: Sequence[int], numbers: Array, lengths: Sequence[int] | Ints
+) -> list[Path]:
+    """Write a ragged array, and return its files. Both appear complete or not at all.
 
     Args:
         path, magic: as of `map_ragged`.
         fields: the fields of the header.
-    Yields: the function that adds sequences.
+        numbers: of all sequences, in their type on disk.
+        lengths: of the sequences.
     Raises: EnvironmentProblem if the disk is full or not writable.
     """
     data_path, index_path = ragged_files(path)
+    offsets = np.append(0, np.cumsum(lengths)).astype("<i8")
     with files.writing(index_path, "wb") as index, files.writing(data_path, "wb") as data:
         index.write(magic + b"".join(field.to_bytes(8, "little") for field in fields))
-        index.write(bytes(8))  # the first offset is 0
-        total = 0
-
-        def add_block(numbers: bytes, lengths: Sequence[int] | Ints) -> None:
-            nonlocal total
-            offsets = total + np.cumsum(lengths, dtype="<i8")
-            total = int(offsets[-1]) if len(offsets) else total
-            data.write(numbers)
-            index.write(offsets.tobytes())
-
-        yield add_block
+        index.write(offsets.tobytes())
+        data.write(numbers.tobytes())
+    return [data_path, index_path]

@@ -11,9 +11,9 @@ as uint8; a sentence without spans is one whose parts are not known.
 from __future__ import annotations
 
 import functools
+import itertools
 import re
-from collections.abc import Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ import numpy as np
 
 from nmtkit.arrays import Array, Integers, Ints, Mask
 from nmtkit.data.documents import Documents
-from nmtkit.data.ragged import AGAIN, AddBlock, RaggedShards, ragged_files, ragged_writer
+from nmtkit.data.ragged import AGAIN, RaggedShards, ragged_files, write_ragged
 from nmtkit.errors import DataError
 
 MAGIC, SPANS_MAGIC = b"nmtstor\x01", b"nmtspan\x01"
@@ -141,21 +141,32 @@ class Store:
         return self._sentences[2 * pair + 1]
 
 
-def store_writer(folder: Path, shard: int, vocab_size: int) -> AbstractContextManager[AddBlock]:
-    """Return a writer of the sentences of a shard, each pair's source first, in constant memory.
+def write_store(
+    folder: Path, shard: int, vocab_size: int, ids: Array, lengths: Sequence[int] | Ints
+) -> list[Path]:
+    """Write a shard of a set, and return its files.
 
     Args:
         folder: of the set.
         shard: its number, from 0.
         vocab_size: size of the larger vocabulary.
+        ids: of all sentences, each pair's source first.
+        lengths: of the sentences.
     """
-    id_bytes = id_type(vocab_size).itemsize
-    return ragged_writer(shard_path(folder, shard), MAGIC, id_bytes, vocab_size)
+    kind = id_type(vocab_size)
+    fields = kind.itemsize, vocab_size
+    return write_ragged(
+        shard_path(folder, shard), MAGIC, fields, ids.astype(kind, copy=False), lengths
+    )
 
 
-def spans_writer(folder: Path, shard: int) -> AbstractContextManager[AddBlock]:
-    """Return a writer of the spans of a shard: the number of tokens of each span."""
-    return ragged_writer(spans_path(shard_path(folder, shard)), SPANS_MAGIC)
+def write_spans(folder: Path, shard: int, spans: Sequence[Sequence[int]]) -> list[Path]:
+    """Write the spans of the sources of a shard (the number of tokens of each span), and return the
+    files.
+    """
+    path, sizes = spans_path(shard_path(folder, shard)), itertools.chain.from_iterable(spans)
+    numbers = np.fromiter(sizes, np.uint8)
+    return write_ragged(path, SPANS_MAGIC, (), numbers, list(map(len, spans)))
 
 
 def shard_path(folder: Path, shard: int) -> Path:

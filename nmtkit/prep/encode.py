@@ -12,8 +12,7 @@ import numpy as np
 
 from nmtkit import files
 from nmtkit.arrays import Array, Ints, Mask
-from nmtkit.data.ragged import ragged_files
-from nmtkit.data.store import id_type, shard_path, store_writer
+from nmtkit.data.store import id_type, write_store
 from nmtkit.prep.clean import blamed, read_kept, write_kept
 from nmtkit.prep.lookup import SideLookup
 from nmtkit.prep.shards import Shard
@@ -90,13 +89,6 @@ def subword_counts(ids: Array, lengths: Ints) -> dict[str, int]:
     counts = [*(lengths - 1).reshape(-1, 2).sum(0), *np.bincount(line % 2, minlength=2)]
     keys = ("src_tokens", "tgt_tokens", "src_unknown", "tgt_unknown")
     return dict(zip(keys, map(int, counts), strict=True))
-
-
-def write_store(folder: Path, index: int, vocabulary: int, ids: Array, lengths: Ints) -> list[Path]:
-    """Write a shard of a store, and return its files."""
-    with store_writer(folder, index, vocabulary) as add_block:
-        add_block(ids.tobytes(), lengths)
-    return [*ragged_files(shard_path(folder, index))]
 
 
 def encode_set(

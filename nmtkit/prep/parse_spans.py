@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import itertools
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,8 +12,8 @@ import numpy as np
 
 from nmtkit import console, files
 from nmtkit.arrays import Mask
-from nmtkit.data.ragged import map_ragged, ragged_files
-from nmtkit.data.store import MAGIC, shard_path, spans_path, spans_writer
+from nmtkit.data.ragged import map_ragged
+from nmtkit.data.store import MAGIC, shard_path, write_spans
 from nmtkit.errors import DataError, EnvironmentProblem, first_line, imported
 from nmtkit.prep.encode import encoded_rows
 from nmtkit.prep.shards import RUN_AGAIN, Shard
@@ -59,8 +58,8 @@ def cut_spans(work: Path, index: int, shard: Shard, name: str, train: bool) -> O
     out = work / OUT
     kept = encoded_rows(work, shard, train)
     side = TextSide.load(out, "src")
-    array = shard_path(out / name, index)
-    subwords = iter(np.diff(map_ragged(array, MAGIC, fields=2).offsets)[::2].tolist())
+    ids = map_ragged(shard_path(out / name, index), MAGIC, fields=2)
+    subwords = iter(np.diff(ids.offsets)[::2].tolist())
     rows = (
         (line or "", parse or "")
         for texts in shard.chunks()
@@ -80,10 +79,8 @@ def cut_spans(work: Path, index: int, shard: Shard, name: str, train: bool) -> O
         cuts.append(phrases)
         outcomes[outcome] += 1
         first.setdefault(outcome, number)
-    with spans_writer(out / name, index) as add_block:
-        add_block(bytes(itertools.chain.from_iterable(cuts)), list(map(len, cuts)))
     value = {outcome: [count, first[outcome]] for outcome, count in outcomes.items()}
-    return {"outcomes": value}, [*ragged_files(spans_path(array))]
+    return {"outcomes": value}, write_spans(out / name, index, cuts)
 
 
 def sum_of_outcomes(shards: Sequence[dict[str, list[int]]]) -> dict[str, dict[str, int]]:

@@ -19,7 +19,7 @@ from nmtkit.cli import app
 from nmtkit.cli.analyze import analysis_command
 from nmtkit.data.batches import source_batch
 from nmtkit.data.documents import documents_file
-from nmtkit.data.store import Store, spans_writer
+from nmtkit.data.store import Store, write_spans
 from nmtkit.errors import ConfigError, DataError, EnvironmentProblem
 from nmtkit.files import write_json
 from nmtkit.measures.macs import count_parameters
@@ -326,7 +326,7 @@ def parses(analysed):
     }
     lengths = [len(line.split()) + 1 for line in analysed.lines["test"]]
     spans = [[2] * (n // 2) + [1] * (n % 2) if i % 4 else [] for i, n in enumerate(lengths)]
-    write_spans(analysed.run.prep / "train", spans)
+    write_spans(analysed.run.prep / "train", 0, spans)
     return spans
 
 
@@ -347,7 +347,7 @@ def test_measured_decoding_reads_parses_if_the_set_has_some(analysed, parses, de
     assert all(batch.spans is None for _, batch in decoded)
     warning = "'parse' reads parses, but test has none: it decodes with n-grams instead"
     assert warning in stderr()
-    write_spans(analysed.run.prep / "test", parses)
+    write_spans(analysed.run.prep / "test", 0, parses)
     decoded.clear()
     timing.measure_speed(study(analysed, "ngram", "parse"), 5, rounds=1)
     assert "n-grams instead" not in stderr()
@@ -580,13 +580,6 @@ def test_stored_finding_is_printed_again(two, capsys):
     assert " ".join(text.split()) in " ".join(out.split())
 
 
-def write_spans(folder, spans):
-    """Write the span sizes of each sentence of a prepared set."""
-    with spans_writer(folder, 0) as add_block:
-        counts = np.array([len(sentence) for sentence in spans])
-        add_block(bytes(size for sentence in spans for size in sentence), counts)
-
-
 def test_finding_is_outdated_when_options_or_inputs_change(two, stderr):
     def outdated(**options):
         stage.analyze(two.run, "lengths", **options)
@@ -601,7 +594,7 @@ def test_finding_is_outdated_when_options_or_inputs_change(two, stderr):
         # A new test set, documents and parses leave the fingerprint as it is.
         lambda: write(reference, ["x x x x"] * 40),
         lambda: write(documents_file(prep, "test"), ["0", "20"]),
-        lambda: write_spans(prep / "test", [[1]] * 40),
+        lambda: write_spans(prep / "test", 0, [[1]] * 40),
     ):
         change()
         assert outdated(systems=["own"])

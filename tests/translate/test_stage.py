@@ -5,12 +5,11 @@ these are up to date.
 import functools
 from collections import Counter
 
-import numpy as np
 import pytest
 import torch
 from toy_run import LINES, lines_of, read_json_lines, save_system, set_stdin, translated
 
-from nmtkit.data.store import spans_writer
+from nmtkit.data.store import write_spans
 from nmtkit.errors import ConfigError
 from nmtkit.models import checkpoints, loading
 from nmtkit.nn import hardware
@@ -259,8 +258,7 @@ def test_forced_scores_are_of_the_mean_of_checkpoints_with_average(run, stdout):
 
 def test_forced_scores_of_a_set_read_its_spans(run, monkeypatch):
     (run.prep / "test").mkdir()
-    with spans_writer(run.prep / "test", 0) as add_block:
-        add_block(bytes(range(1, 1 + len(LINES))), np.ones(len(LINES), np.int64))
+    write_spans(run.prep / "test", 0, [[i + 1] for i in range(len(LINES))])
     spans, force = [], stage.Scorer.force
     monkeypatch.setattr(output, "file_windows", functools.partial(file_windows, size=3))
     monkeypatch.setattr(stage.Scorer, "force", lambda *of: spans.extend(of[4]) or force(*of))
