@@ -92,7 +92,7 @@ def collate(
     context = None
     if rule is not None:
         sentences = [store.documents.context(int(i), rule) for i in rows]
-        context = contexts(sentences, store.src, rule, device, translated or store.tgt)
+        context = contexts(sentences, store.src, rule, translated or store.tgt, device)
     spans = None if store.spans is None else [store.spans[int(i)] for i in rows]
     sides = [(as_rows(*side), side[1]) for side in store.sides(np.asarray(rows))]
     if few_shapes:

@@ -89,8 +89,8 @@ def contexts(
     of_rows: Sequence[Sequence[int]],
     ids: IdsOf,
     rule: ContextRule,
+    targets: IdsOf,
     device: torch.device | str = "cpu",
-    targets: IdsOf | None = None,
 ) -> Context | None:
     """Return the context tensors of a batch, or None if no sentence has a context.
 
@@ -98,9 +98,9 @@ def contexts(
         of_rows: (B) the sentences that are the context of each sentence, from `Documents.context`.
         ids: the token ids of a sentence, </s> last.
         rule: how several sentences are joined, and whether their target sides are read too.
+        targets: the token ids of the target side of a sentence, </s> last, for a rule that reads
+            them.
         device: of the model that reads them; the tensors are on the CPU.
-        targets: the token ids of the target side of a sentence, </s> last, if the rule reads them.
-    Raises: ValueError if the rule reads target sides and `targets` is None.
     """
     keys = [_keys(sentences, rule) for sentences in of_rows]
     texts = {key: _joined(key, ids) for of_row in keys for key in of_row}
@@ -110,8 +110,6 @@ def contexts(
     order = sorted(texts, key=lambda key: -len(texts[key]))
     sides = [padded([texts[key] for key in order])]
     if rule.targets:
-        if targets is None:
-            raise ValueError("the model reads the target sides of contexts, but there are none")
         tgt_out, lengths = padded([_joined(key, targets) for key in order])
         sides.append((shifted(tgt_out, lengths), lengths))
     number = {key: i for i, key in enumerate(order)}

@@ -112,7 +112,7 @@ def probed(model: Model, context: int = 1) -> dict[str, dict[str, Tensor]]:
     batch = made_up(PROBE, device, pairs=2)
     if model.context_rule is not None:
         ids = np.array([UNK] * (context - 1) + [EOS])
-        read = contexts([[0], [0]], lambda _: ids, model.context_rule, device, lambda _: ids)
+        read = contexts([[0], [0]], lambda _: ids, model.context_rule, lambda _: ids, device)
         batch = dataclasses.replace(batch, context=on_device(read, device))
     return look(model, batch)
 

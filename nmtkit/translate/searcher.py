@@ -318,7 +318,7 @@ class Searcher(ABC):
         number = {read: i for i, read in enumerate(unique)}
         src, tgt = ([np.asarray(read[side]) for read in unique] for side in (0, 1))
         rows = [[number[read] for read in of_row] for of_row in reads]
-        return contexts(rows, src.__getitem__, self.context_rule, self.device, tgt.__getitem__)
+        return contexts(rows, src.__getitem__, self.context_rule, tgt.__getitem__, self.device)
 
 
 def without_blank_lines(documents: Documents | None, lines: Sequence[object]) -> Documents | None:

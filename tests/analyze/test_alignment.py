@@ -299,7 +299,7 @@ def test_sentence_is_read_with_its_context(analysed, variant):
     analysed.analyze("alignment", sentence=3)
     before, source = (["w1"] * len(analysed.lines["test"][i].split()) for i in (1, 2))
     texts = {0: np.array([5] * len(before) + [2])}
-    context = contexts([[0]], texts.__getitem__, model.context_rule)
+    context = contexts([[0]], texts.__getitem__, model.context_rule, texts.__getitem__)
     batch = dataclasses.replace(third_line(analysed), context=context)
     weights = recording.look(model, batch)["decoder"]["decoder.0.cross"][0].mean(0)
     columns, _, stored = stored_weights(analysed, "doc.decoder.0.cross")

@@ -122,10 +122,10 @@ TEXT = [[5, 6, EOS], [7, EOS], [8, 9, 10, EOS], [11, EOS]]
 TARGETS = [[4, EOS], [EOS], [9, 8, 7, EOS], [5, 5, EOS]]
 
 
-def contexts_of(of_rows, rule, targets=False):
+def contexts_of(of_rows, rule):
     """The context tensors of a batch whose contexts are these sentences of TEXT."""
     src, tgt = (lambda s, side=side: np.array(side[s], np.uint16) for side in (TEXT, TARGETS))
-    return contexts(of_rows, src, rule, targets=tgt if targets else None)
+    return contexts(of_rows, src, rule, tgt)
 
 
 def sentences_of(context):
@@ -150,18 +150,16 @@ def test_contexts_of_a_batch_occur_once(join, sentences, rows):
 
 def test_target_sides_are_in_the_contexts_if_the_rule_reads_them():
     rule = ContextRule("previous", 2, "parallel", targets=True)
-    context = contexts_of([[0, 1], [], [2]], rule, targets=True)
+    context = contexts_of([[0, 1], [], [2]], rule)
     assert sentences_of(context) == [TEXT[2], TEXT[0], TEXT[1]]  # the longest first
     assert context.rows.tolist() == [[1, 2], [-1, -1], [0, -1]]
     assert context.tgt_in.tolist() == [[BOS, 9, 8, 7], [BOS, 4, PAD, PAD], [BOS, PAD, PAD, PAD]]
     assert context.tgt_lengths.tolist() == [4, 2, 1] and context.tgt_padded
-    alone = contexts_of([[2]], rule, targets=True)
+    alone = contexts_of([[2]], rule)
     assert alone.tgt_in.tolist() == [[BOS, 9, 8, 7]] and not alone.tgt_padded
-    joined = contexts_of([[0, 3]], ContextRule(size=2, targets=True), targets=True)
+    joined = contexts_of([[0, 3]], ContextRule(size=2, targets=True))
     assert joined.tgt_in.tolist() == [[BOS, 4, BREAK, 5, 5]]
-    assert contexts_of([[0]], ContextRule(), targets=True).tgt_in is None
-    with pytest.raises(ValueError, match="target sides"):
-        contexts_of([[0]], rule)
+    assert contexts_of([[0]], ContextRule()).tgt_in is None
 
 
 @st.composite

@@ -112,7 +112,7 @@ def _contexts(sources: list[list[int]], rule: ContextRule, more: int) -> Context
     """
     src, tgt = ((lambda i, side=side: np.array(POOL[i][side])) for side in (0, 1))
     of_rows = [context_of(src, rule) for src in sources]
-    context = on_device(contexts(of_rows, src, rule, DEVICE, tgt), DEVICE)
+    context = on_device(contexts(of_rows, src, rule, tgt, DEVICE), DEVICE)
     if context is None or not more:
         return context
     rows = F.pad(context.rows, (0, 1), value=-1) if rule.join == "parallel" else context.rows
