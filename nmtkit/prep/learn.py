@@ -27,7 +27,6 @@ from nmtkit.text.segmented import Segmented
 from nmtkit.text.sentencepiece import SentencePiece, learn_sentencepiece
 from nmtkit.text.side import load_splitter
 from nmtkit.text.splitter import Splitter
-from nmtkit.text.tidy import JOINER
 from nmtkit.text.tokenizer import SIDES, Side
 from nmtkit.text.truecase import Truecaser, learn_truecaser
 from nmtkit.text.vocabulary import Vocabulary, by_frequency, read_counts
@@ -114,11 +113,11 @@ def file_names(languages: tuple[str, str], settings: PrepSettings) -> list[str]:
         if truecased(settings, side, language)
     ]
     if settings.subwords == "sentencepiece":
-        names += _names("subwords", "spm", settings)
+        names += model_names("subwords", "spm", settings.joint_vocab)
     elif not whole_words(settings):
-        names += _names("codes", "bpe", settings)
+        names += model_names("codes", "bpe", settings.joint_vocab)
         names += [f"bpe-vocab.{side}.txt" for side in SIDES]
-    return names + _names("vocab", "txt", settings)
+    return names + model_names("vocab", "txt", settings.joint_vocab)
 
 
 def whole_words(settings: PrepSettings) -> bool:
@@ -189,18 +188,16 @@ def write_vocabularies(
         tokens = [tokens[0] + tokens[1]]
     size = settings.vocab_size if whole_words(settings) and settings.vocab_size else None
     vocabularies = []
-    for count, name in zip(tokens, _names("vocab", "txt", settings), strict=True):
+    for count, name in zip(tokens, model_names("vocab", "txt", settings.joint_vocab), strict=True):
         if not (folder / name).exists():
             Vocabulary.from_counts(count, settings.min_frequency, size).save(folder / name)
         vocabularies.append(Vocabulary.load(folder / name))
     return vocabularies[0], vocabularies[-1]
 
 
-def _names(stem: str, suffix: str, settings: PrepSettings) -> list[str]:
+def model_names(stem: str, suffix: str, shared: bool) -> list[str]:
     """Return the name of the file that both sides share, or of a file for each side."""
-    if settings.joint_vocab:
-        return [f"{stem}.{suffix}"]
-    return [f"{stem}.{side}.{suffix}" for side in SIDES]
+    return [f"{stem}.{suffix}"] if shared else [f"{stem}.{side}.{suffix}" for side in SIDES]
 
 
 def _sentencepiece(
@@ -212,7 +209,7 @@ def _sentencepiece(
     """
     paths = [folder / "subwords.spm"]
     if not paths[0].exists():
-        paths = [folder / name for name in _names("subwords", "spm", settings)]
+        paths = [folder / name for name in model_names("subwords", "spm", settings.joint_vocab)]
     counts = _counts(words, settings)
     keys = ["pieces"] if settings.joint_vocab else [f"{side}_pieces" for side in SIDES]
     size = settings.vocab_size or settings.merges
@@ -221,11 +218,10 @@ def _sentencepiece(
         if not path.exists():
             numbered = dict(zip(side.words, count.tolist(), strict=True))
             learnt[key] = learn_sentencepiece(numbered, size, settings.sentencepiece, path)
-    segmented = []
-    for side, path in zip(words, paths * (len(SIDES) // len(paths)), strict=True):
-        numbers = np.flatnonzero(side.counts).tolist()
-        make = functools.partial(SentencePiece, path)
-        segmented.append(Segmented.whole(side.words).changed(_split(side, numbers, make, jobs)))
+    segmented = [
+        _split(side.words, side.counts, functools.partial(SentencePiece, path), jobs)
+        for side, path in zip(words, paths * (len(SIDES) // len(paths)), strict=True)
+    ]
     return segmented, learnt
 
 
@@ -243,20 +239,21 @@ def _bpe(
 
     Returns: the segmented words of each side, and the number of merges of each file.
     """
-    codes = [folder / name for name in _names("codes", "bpe", settings)]
+    codes = [folder / name for name in model_names("codes", "bpe", settings.joint_vocab)]
     keys = ["merges"] if settings.joint_vocab else [f"{side}_merges" for side in SIDES]
     by_file, merges = [], {}
     for key, side, counts, path in zip(keys, words, _counts(words, settings), codes, strict=False):
-        if path.exists():
-            split = _split(side, range(len(side.words)), functools.partial(Bpe, path), jobs)
-            by_file.append(Segmented.whole(side.words).changed(split))
+        is_given = path.exists()
+        if is_given:
+            by_file.append(_split(side.words, counts, functools.partial(Bpe, path), jobs))
         else:
             by_file.append(learn_bpe(side.words, counts, settings.merges, path))
-            if (learnt := Bpe(path).merges) < settings.merges:
-                console.say(
-                    f"BPE: learned {learnt:,} of {settings.merges:,} merges; the corpus has no more"
-                )
         merges[key] = Bpe(path).merges
+        if not is_given and merges[key] < settings.merges:
+            console.say(
+                f"BPE: learned {merges[key]:,} of {settings.merges:,} merges; the corpus has no"
+                " more"
+            )
     shared = len(SIDES) // len(codes)  # 2 if the sides share one codes file
     sides = zip(SIDES, words, by_file * shared, codes * shared, strict=True)
     segmented = [
@@ -280,7 +277,8 @@ def _keep_frequent(
     settings: PrepSettings,
     jobs: int,
 ) -> Segmented:
-    """Write how often each subword of a side occurs, and undo merges to subwords that are too rare.
+    """Write how often each subword of a side occurs, and undo merges to subwords that are too rare:
+    then the words are split again.
 
     Args:
         segmented: the words of the side.
@@ -295,34 +293,30 @@ def _keep_frequent(
     else:
         tokens = segmented.counts(side.counts)
         files.write_lines(listed, [f"{token} {tokens[token]}" for token in by_frequency(tokens)])
-    frequent = {token for token in tokens if tokens[token] >= settings.vocab_threshold}
-    if not settings.vocab_threshold or not frequent:
+    if not settings.vocab_threshold:
         return segmented
-    # Words with a subword that is too rare on this side are segmented again.
-    joined = {number for number, word in enumerate(side.words) if word.endswith(JOINER)}
-    numbers = [n for n in sorted({*segmented.without(frequent), *joined}) if side.counts[n]]
-    return segmented.changed(_split(side, numbers, functools.partial(Bpe, codes, frequent), jobs))
+    frequent = {token for token in tokens if tokens[token] >= settings.vocab_threshold}
+    return _split(side.words, side.counts, functools.partial(Bpe, codes, frequent), jobs)
 
 
-def _split(
-    side: SideWords, numbers: Sequence[int], make: Callable[[], Splitter], jobs: int
-) -> dict[int, list[str]]:
-    """Split some words of a side into subwords, and return the subwords by the word's number.
+def _split(words: Words, counts: Ints, make: Callable[[], Splitter], jobs: int) -> Segmented:
+    """Split words into subwords; words that never occur stay whole.
 
     Args:
-        side: the words.
-        numbers: of the words to split.
+        words: the words.
+        counts: how often each word occurs.
         make: makes the splitter in each worker process.
         jobs: worker processes.
     """
+    numbers = np.flatnonzero(counts).tolist()
     chunks = [
-        [side.words[number] for number in numbers[i : i + WORDS_PER_CHUNK]]
+        [words[number] for number in numbers[i : i + WORDS_PER_CHUNK]]
         for i in range(0, len(numbers), WORDS_PER_CHUNK)
     ]
     pieces = itertools.chain.from_iterable(
         ordered_map(functools.partial(_segmenter, make), chunks, jobs if len(chunks) > 2 else 1)
     )
-    return dict(zip(numbers, pieces, strict=True))
+    return Segmented.whole(words).changed(dict(zip(numbers, pieces, strict=True)))
 
 
 def _segmenter(make: Callable[[], Splitter]) -> Callable[[list[str]], list[list[str]]]:

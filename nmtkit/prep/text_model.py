@@ -14,7 +14,7 @@ from typing import Any
 
 from nmtkit import files
 from nmtkit.errors import ConfigError, DataError
-from nmtkit.prep.learn import file_names, whole_words, write_vocabularies
+from nmtkit.prep.learn import file_names, model_names, whole_words, write_vocabularies
 from nmtkit.prep.options import PrepOptions, model_files
 from nmtkit.records import Manifest
 from nmtkit.run import Run
@@ -163,7 +163,6 @@ def _from_models(models: tuple[Path, ...]) -> TextModel:
     """Return one SentencePiece model for both sides, or one for each side."""
     sizes = {path: len(SentencePiece(path).pieces) for path in models}
     settings: dict[str, Any] = {"subwords": "sentencepiece"}
-    names = ["subwords.spm"]
     if len(models) > 1:
         settings["joint_vocab"] = False
         names = [f"subwords.{side}.spm" for side in SIDES]
@@ -171,7 +170,7 @@ def _from_models(models: tuple[Path, ...]) -> TextModel:
         source=f"--spm {' '.join(map(str, models))}",
         settings=settings,
         message=_described("pieces", sizes),
-        files=dict(zip(names, models, strict=True)),
+        files=dict(zip(model_names("subwords", "spm", len(models) == 1), models, strict=True)),
     )
 
 
@@ -200,8 +199,7 @@ def _from_codes(options: PrepOptions) -> TextModel:
             raise ConfigError("two files of merges need two vocabularies", "--vocab", hint)
     elif len(vocabularies) == 1:
         settings["joint_vocab"] = True
-    names = ["codes.bpe"] if len(codes) == 1 else [f"codes.{side}.bpe" for side in SIDES]
-    paths = dict(zip(names, codes, strict=False))
+    paths = dict(zip(model_names("codes", "bpe", len(codes) == 1), codes, strict=False))
     if vocabularies:
         sides = zip(SIDES, (vocabularies[0], vocabularies[-1]), strict=True)
         paths |= {f"bpe-vocab.{side}.txt": path for side, path in sides}

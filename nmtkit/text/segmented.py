@@ -38,13 +38,6 @@ class Segmented:
             counts[self.pieces[piece]] += int(sums[piece])
         return counts
 
-    def without(self, allowed: set[str]) -> list[int]:
-        """Return the numbers of the words with a piece that is not allowed."""
-        bad = np.array([piece not in allowed for piece in self.pieces])
-        owners = np.repeat(np.arange(len(self.lengths)), self.lengths)
-        words: list[int] = np.unique(owners[bad[self.flat]]).tolist()
-        return words
-
     def changed(self, words: Mapping[int, Sequence[str]]) -> Segmented:
         """Return a copy with other pieces for some words.
 

@@ -57,11 +57,10 @@ def test_learning_on_real_text_equals_subword_nmt_and_returns_its_segmentation(s
             pieces[piece] += number
     assert learnt.counts(np.array([*counts.values()])) == pieces
     allowed = {piece for piece, number in pieces.items() if number >= 10}
-    narrow, words = Bpe(codes, allowed), [*counts]
-    changed = {number: narrow.segment([words[number]]) for number in learnt.without(allowed)}
-    assert 300 < len(changed) < len(counts)
-    for word, segmented in zip(words, pieces_of(learnt.changed(changed)), strict=True):
-        assert segmented == narrow.segment([word]) or word.endswith("@@")
+    narrow = Bpe(codes, allowed)
+    changed = {n: narrow.segment([word]) for n, word in enumerate(counts) if n % 2}
+    for n, pieces in enumerate(pieces_of(learnt.changed(changed))):
+        assert pieces == (changed[n] if n % 2 else segmented[n])
 
 
 def test_learning_stops_when_no_pair_occurs_twice_and_refuses_text_without_pairs(tmp_path):
