@@ -15,7 +15,7 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -210,6 +210,19 @@ class Run:
             message = "this run is not prepared" if self.path.exists() else "no such folder"
             raise DataError(message, where=self.path, hint=hint)
         return load(Manifest, path)
+
+    def check_files(self, hashes: Mapping[str, str]) -> None:
+        """Check files of the prepared corpus.
+
+        Args:
+            hashes: file -> SHA-256 when it was written.
+        Raises: DataError naming the first file that is missing or has changed.
+        """
+        for name in files.changed(self.prep, hashes)[:1]:
+            path = self.prep / name
+            changed = "has changed since it was prepared: manifest.json has another checksum"
+            problem = changed if path.is_file() else "is missing"
+            raise DataError(f"{name} {problem}", where=path, hint=Manifest.again)
 
     def sets(self, split: str | None = None) -> list[TextSet]:
         """Return the prepared sets, of one split or all, in the order of the manifest."""

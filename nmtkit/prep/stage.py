@@ -180,10 +180,9 @@ def _up_to_date(run: Run, old: Manifest, identity: dict[str, Any], settings: Pre
             console.warn(f"{run.prep / name} is missing; preparing again")
             return False
     written = (run.prep / MANIFEST).stat().st_mtime
-    later = {n: sha for n, sha in old.files.items() if (run.prep / n).stat().st_mtime > written}
-    for name in files.changed(run.prep, later)[:1]:
-        message = f"{name} has changed since it was prepared"
-        raise DataError(message, where=run.prep / name, hint=Manifest.again)
+    run.check_files(
+        {n: sha for n, sha in old.files.items() if (run.prep / n).stat().st_mtime > written}
+    )
     now = tools((old.src, old.tgt), settings)
     newer = changes({name: old.tools.get(name) for name in now}, now)
     if newer:

@@ -144,18 +144,11 @@ def _from_run(run: Run) -> TextModel:
 
 
 def _checked_names(run: Run, manifest: Manifest) -> list[str]:
-    """Return the names of the files of a run's text model.
-
-    Raises: DataError for a file that is not as the run recorded it.
-    """
+    """Return the names of the files of a run's text model; raise as `Run.check_files`."""
     names = file_names((manifest.src, manifest.tgt), manifest.settings)
     if "subwords.spm" in manifest.files:  # may be one for both sides of two vocabularies
         names = list(dict.fromkeys(re.sub(r"\.(src|tgt)\.spm$", ".spm", n) for n in names))
-    hashes = {name: manifest.files.get(name, "") for name in names}
-    for name in files.changed(run.prep, hashes)[:1]:
-        problem = "is not as prep wrote it" if hashes[name] else "is missing"
-        where, hint = run.prep / name, f"prepare that run again: {Manifest.again}"
-        raise DataError(f"{name} of {run.path} {problem}", where, hint)
+    run.check_files({name: manifest.files.get(name, "") for name in names})
     return names
 
 
@@ -165,7 +158,6 @@ def _from_models(models: tuple[Path, ...]) -> TextModel:
     settings: dict[str, Any] = {"subwords": "sentencepiece"}
     if len(models) > 1:
         settings["joint_vocab"] = False
-        names = [f"subwords.{side}.spm" for side in SIDES]
     return TextModel(
         source=f"--spm {' '.join(map(str, models))}",
         settings=settings,

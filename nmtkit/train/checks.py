@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from typing import Any
 
@@ -14,12 +13,11 @@ from nmtkit import console, files
 from nmtkit.data.batches import collate, collate_packed
 from nmtkit.data.documents import Documents
 from nmtkit.data.store import Store, spans_files
-from nmtkit.errors import ConfigError, DataError, EnvironmentProblem
+from nmtkit.errors import ConfigError, EnvironmentProblem
 from nmtkit.models.base import Model, device_of
 from nmtkit.models.properties import lacking
 from nmtkit.nn import hardware
-from nmtkit.owned_files import MANIFEST
-from nmtkit.records import Manifest, TextSet
+from nmtkit.records import TextSet
 from nmtkit.run import Run
 from nmtkit.toml import changes
 from nmtkit.train.plan import Plan
@@ -31,16 +29,10 @@ FIRST_PAIRS = 1000
 
 
 def check_prepared(run: Run) -> None:
-    """Raise DataError naming the first file for training that is not as prep wrote it."""
+    """Check the files that training reads; raise as `Run.check_files`."""
     wanted = ("train/", "vocab", *(f"{s.name}/" for s in run.sets("dev")))
-    hashes = {
-        name: digest for name, digest in run.manifest().files.items() if name.startswith(wanted)
-    }
-    for name in files.changed(run.prep, hashes)[:1]:
-        path = run.prep / name
-        changed = f"has changed since it was prepared: {MANIFEST} has another checksum"
-        problem = changed if path.is_file() else "is missing"
-        raise DataError(f"{name} {problem}", where=path, hint=Manifest.again)
+    hashes = run.manifest().files.items()
+    run.check_files({name: digest for name, digest in hashes if name.startswith(wanted)})
 
 
 def hardware_warning(before: files.JsonObject, now: files.JsonObject) -> str:
@@ -140,7 +132,7 @@ def check_ranks_agree(
         "device": autocast["device_type"],
         "number type": str(autocast["dtype"] if autocast["enabled"] else "float32"),
         "step": state.step,
-        "settings": hashlib.sha256(repr(plan.model_dump()).encode()).hexdigest()[:8],
+        "settings": files.text_sha256(repr(plan.model_dump()))[:8],
         "weights": weights,
     }
     first, *others = ranks.gather_values(facts)
