@@ -7,6 +7,7 @@ import errno
 import fcntl
 import json
 import os
+import shutil
 import socket
 import time
 from collections.abc import Iterator
@@ -20,6 +21,8 @@ from nmtkit.records import parse
 
 UNWRITABLE = files.UNWRITABLE | {errno.EACCES, errno.EPERM}
 """Errors of a folder that cannot be written."""
+TRACES = {".lock", "history.jsonl"}
+"""Files of a folder in which a command has failed before it wrote anything else."""
 WITHOUT_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
 """Errors of a file system without locks."""
 
@@ -70,9 +73,8 @@ def locked(folder: Path, stage: str, shared: bool = False, reads: bool = False) 
             yield
         except BaseException:
             # Remove a new folder in which nothing was begun, unless other holders share it.
-            if new and not shared and folder.is_dir() and len(list(folder.iterdir())) == 1:
-                path.unlink()
-                folder.rmdir()
+            if new and not shared and {entry.name for entry in folder.glob("*")} <= TRACES:
+                shutil.rmtree(folder, ignore_errors=True)
             raise
         finally:
             with contextlib.suppress(OSError):

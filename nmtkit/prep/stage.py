@@ -14,7 +14,7 @@ from typing import Any
 
 from nmtkit import console, files, folders
 from nmtkit.corpora.corpus import Corpus
-from nmtkit.errors import ConfigError, DataError, EnvironmentProblem, NmtkitError, counted
+from nmtkit.errors import ConfigError, DataError, NmtkitError, counted
 from nmtkit.locks import locked
 from nmtkit.owned_files import MANIFEST, PREP, STORES
 from nmtkit.parallel import cores
@@ -83,10 +83,9 @@ def _prepare(run: Run, request: Request, identity: dict[str, Any], old: Manifest
     _say_what_is_chosen(request)
     write_corpus = request.locate()
     key = _key(request, identity)
-    fresh = not run.path.exists()
     with (
         locked(run.path, "prep", shared=shared),
-        _nothing_left(run, work, fresh and not shared),
+        _explaining(run, work),
         run.recorded("prep", seed=identity.get("seed")),
         work_folder(work, key, raw, shared=shared),
     ):
@@ -217,26 +216,15 @@ def _note_preset(run: Run, preset: str) -> None:
 
 
 @contextlib.contextmanager
-def _nothing_left(run: Run, work: Path, fresh: bool) -> Iterator[None]:
-    """Remove the run folder if this call made it (`fresh`) and failed.
-
-    Raises: KeyboardInterrupt that says which files remain; EnvironmentProblem for an OSError.
-    """
-    fresh = fresh and not run.history.exists()  # else another call was here before the lock
+def _explaining(run: Run, work: Path) -> Iterator[None]:
+    """Say after Ctrl-C what is kept, and turn an OSError into an EnvironmentProblem."""
     try:
         yield
-    except BaseException as error:
-        begun = {"history.jsonl", ".lock"}
-        if fresh and run.path.is_dir() and {path.name for path in run.path.iterdir()} <= begun:
-            with contextlib.suppress(OSError):
-                shutil.rmtree(run.path)
-        if isinstance(error, KeyboardInterrupt):
-            kept = f"what is finished is in {work}; the same command goes on"
-            raise KeyboardInterrupt(kept if work.exists() else "nothing was kept") from None
-        if isinstance(error, OSError):
-            problem = f"cannot write {error.filename or run.path}: {error.strerror or error}"
-            raise EnvironmentProblem(problem, hint=files.hint_to_write(error)) from error
-        raise
+    except KeyboardInterrupt:
+        kept = f"what is finished is in {work}; the same command goes on"
+        raise KeyboardInterrupt(kept if work.exists() else "nothing was kept") from None
+    except OSError as error:
+        raise files.unwritable(Path(error.filename or run.path), error) from error
 
 
 def _owned(prep: Path) -> Collection[str]:
