@@ -196,10 +196,10 @@ def _selected(text: bytes, mask: Mask) -> bytes:
 
 def write_kept(folder: Path, shard: Shard, mask: Mask) -> Path:
     """Write which rows of a shard are kept, and return the file."""
-    return files.write_array(folder / f"{shard.name}.kept.npy", np.packbits(mask))
+    return files.write_array(folder / f"{shard.name}.kept.npy", mask)
 
 
 def read_kept(folder: Path, shard: Shard) -> Mask:
     """Return which rows of a shard are kept."""
-    packed = np.load(folder / f"{shard.name}.kept.npy", allow_pickle=False)
-    return np.unpackbits(packed, count=shard.rows).astype(bool)
+    kept: Mask = np.load(folder / f"{shard.name}.kept.npy", allow_pickle=False)
+    return kept

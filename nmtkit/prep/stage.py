@@ -35,7 +35,7 @@ from nmtkit.text.tokenizer import SIDES, tokenizer_name, unspaced
 from nmtkit.toml import changes, flat, write_toml
 
 WORK = "prep-work"
-WORK_FORMAT = 6
+WORK_FORMAT = 7
 """Version of the files in a work folder. Work of another version is not continued."""
 FEW_LINES = 2000
 """A training text of at most this many lines is prepared before worker processes would start."""

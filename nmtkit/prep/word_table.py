@@ -110,20 +110,15 @@ class WordTable:
         return WordTable(rows, np.array(self.text[begin:end]))
 
     def save(self, path: Path) -> list[Path]:
-        """Write the table as path.npy and path.txt, and return both."""
-        rows, text = (Path(f"{path}.{kind}") for kind in ("npy", "txt"))
-        files.write_array(rows, self.rows)
-        with files.writing(text, "wb", durable=False) as stream:
-            stream.write(np.ascontiguousarray(self.text).data)
-        return [rows, text]
+        """Write the table as path.npy and path.words.npy, and return both."""
+        arrays = {"npy": self.rows, "words.npy": self.text}
+        return [files.write_array(Path(f"{path}.{kind}"), arrays[kind]) for kind in arrays]
 
     @classmethod
     def load(cls, path: Path) -> WordTable:
         """Return a table that `save` wrote, memory-mapped."""
-        rows = np.load(f"{path}.npy", "r", allow_pickle=False)
-        text = Path(f"{path}.txt")
-        size = text.stat().st_size
-        return cls(rows, np.memmap(text, np.uint8, "r") if size else np.zeros(0, np.uint8))
+        kinds = ("npy", "words.npy")
+        return cls(*(np.load(f"{path}.{kind}", "r", allow_pickle=False) for kind in kinds))
 
 
 def concatenated(tables: Sequence[WordTable]) -> WordTable:

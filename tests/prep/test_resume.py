@@ -161,7 +161,7 @@ VICTIMS = [
     ("encode", "clean/00000.json"),
     ("encode", "out/codes.src.bpe"),
     ("sets", "out/train/00002.bin"),
-    ("merge", "clean/00002.tgt.txt"),
+    ("merge", "clean/00002.tgt.words.npy"),
     ("clean", "survey/00001.hashes.npy"),
     ("encode", "out/vocab.tgt.txt"),
     ("encode", "lookup/src.ids.npy"),

@@ -127,7 +127,7 @@ def test_table_is_saved_and_loaded(tmp_path):
     for sentences in ([["Ein", "Hund"], ["Ä", "Hund"]], []):
         _, table = side_text(sentences)
         paths = table.save(tmp_path / "00000.src")
-        assert [path.name for path in paths] == ["00000.src.npy", "00000.src.txt"]
+        assert [path.name for path in paths] == ["00000.src.npy", "00000.src.words.npy"]
         assert_same_tables(WordTable.load(tmp_path / "00000.src"), table)
 
 
