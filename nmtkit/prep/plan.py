@@ -47,7 +47,7 @@ class Plan(Steps):
         """
         self.begin()
         shards = self.shards()
-        self.runner.share = (number, count)
+        share = self.runner.share = slice(number, None, count)
         surveyed = self.survey(shards)
         dropped = ""
         if self.drops:
@@ -57,9 +57,9 @@ class Plan(Steps):
                     " jobs have ended, run the array once more"
                 )
                 return
-            self.runner.share = (0, 1)
+            self.runner.share = slice(None)
             _, dropped = self.compare(shards, surveyed)
-            self.runner.share = (number, count)
+            self.runner.share = share
         self.clean(shards["train"], dropped)
 
     def run(self, finish: bool = False) -> Manifest:

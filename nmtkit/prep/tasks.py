@@ -185,7 +185,7 @@ class Runner:
         engine: the processes that do the tasks.
         steps: the tasks of every step so far, so that a damaged file can be made again.
         facts: of all tasks of these steps.
-        share: (number, count): only every `count`-th task is done, from `number` on.
+        share: the tasks of a step that this process does.
         models: checksum of the models that later tasks read.
         reused: the number of tasks that an earlier call has done.
         speed: of the steps, for the manifest.
@@ -196,7 +196,7 @@ class Runner:
     engine: Engine
     steps: dict[str, Sequence[Task]] = field(default_factory=dict)
     facts: list[Fact] = field(default_factory=list)
-    share: tuple[int, int] = (0, 1)
+    share: slice = field(default_factory=lambda: slice(None))
     models: str = ""
     reused: int = 0
     speed: list[files.JsonObject] = field(default_factory=list)
@@ -223,9 +223,8 @@ class Runner:
             self.reused += len(facts)
             if facts and len(facts) < len(tasks):
                 console.say(f"{label}: {len(facts):,} of {len(tasks):,} shards are done already")
-            number, count = self.share
-            left = [task for task in tasks if task.index not in facts]
-            facts |= self._complete((t for t in left if t.index % count == number), advance)
+            left = (task for task in tasks[self.share] if task.index not in facts)
+            facts |= self._complete(left, advance)
         result = [facts[task.index] for task in tasks if task.index in facts]
         self.facts += result
         return result
