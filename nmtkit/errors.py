@@ -163,6 +163,12 @@ def first_line(error: BaseException) -> str:
     return next(filter(None, lines), type(error).__name__)
 
 
+def summary(error: BaseException) -> str:
+    """Return the class and the first line of an error."""
+    name, line = type(error).__name__, first_line(error)
+    return line if line == name else f"{name}: {line}"
+
+
 def short(value: object) -> str:
     """Return at most 80 characters of a value, for a message."""
     try:

@@ -11,7 +11,7 @@ from traceback import extract_tb, format_exception
 from typing import Any
 
 from nmtkit import trust
-from nmtkit.errors import ConfigError, NmtkitError, nearest, of_the_machine
+from nmtkit.errors import ConfigError, NmtkitError, nearest, of_the_machine, summary
 
 _folders: set[Path] = set()
 """The folders of the user's own classes, where modules that these classes import may be too."""
@@ -112,7 +112,7 @@ def fault_of_user(error: BaseException, cls: type | None = None) -> ConfigError 
         return None
     where = of_user[-1] if of_user else place_of(cls)
     return ConfigError(
-        f"your code failed: {_summary(error)}",
+        f"your code failed: {summary(error)}",
         where=where,
         hint="fix it there (--debug shows the traceback)",
     )
@@ -140,15 +140,10 @@ def _not_imported(name: str, kind: str, where: str, error: Exception) -> ConfigE
     if isinstance(error, SyntaxError) and error.filename:
         where = f"{error.filename}, line {error.lineno}"
     return ConfigError(
-        message + _summary(error),
+        message + summary(error),
         where=where,
         hint="its module fails when it is imported: fix it there (--debug shows the traceback)",
     )
-
-
-def _summary(error: BaseException) -> str:
-    """Return the type and the first line of an exception."""
-    return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}".removesuffix(": ")
 
 
 def place_of(cls: Any) -> str | None:

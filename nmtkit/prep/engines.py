@@ -26,6 +26,7 @@ from nmtkit.errors import (
     first_line,
     imported,
     nearest,
+    summary,
 )
 from nmtkit.parallel import processes
 from nmtkit.records import Record, load
@@ -287,9 +288,8 @@ def _users(name: str, address: str | None, jobs: int) -> Engine:
     except NmtkitError:
         raise
     except Exception as error:  # whatever the function does
-        reason = f"{type(error).__name__}: {error}".partition("\n")[0]
         hint = f"{form} (--debug shows the traceback)"
-        raise ConfigError(f"{name} failed: {reason}", place_of(function), hint) from error
+        raise ConfigError(f"{name} failed: {summary(error)}", place_of(function), hint) from error
     if not isinstance(executor, Executor):
         hint = f"return a concurrent.futures.Executor (it returned {type(executor).__name__})"
         raise ConfigError(f"{name} returned no Executor", "--engine", hint)

@@ -24,7 +24,7 @@ from nmtkit.data.batches import LONGEST_READ, collate, short_rows, without_targe
 from nmtkit.data.padding import Ids
 from nmtkit.data.pairs import Pairs
 from nmtkit.data.store import Store
-from nmtkit.errors import NmtkitError, counted, first_line
+from nmtkit.errors import NmtkitError, counted, first_line, summary
 from nmtkit.models.base import Model, device_of, target_states
 from nmtkit.records import TextSet
 from nmtkit.run import Run
@@ -240,8 +240,8 @@ class Validator:
         except Abandoned as error:
             ending = error
         except expected as error:
-            name = "" if isinstance(error, NmtkitError) else f"{type(error).__name__}: "
-            ending = Undecodable(f"{name}{first_line(error)}")
+            describe = first_line if isinstance(error, NmtkitError) else summary
+            ending = Undecodable(describe(error))
         # All ranks must know of the error of one rank before they wait for each other again.
         of_ranks = self.ranks.gather_values((ending, results))
         if endings := [ending for ending, _ in of_ranks if ending]:
