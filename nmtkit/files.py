@@ -59,7 +59,7 @@ def protect(run: Path) -> None:
 
     Anybody can have made a run, with symbolic links to files of the user.
     """
-    _runs.add(Path(run).absolute())
+    _runs.add(run.absolute())
 
 
 def check_place(path: Path) -> None:
@@ -67,7 +67,7 @@ def check_place(path: Path) -> None:
 
     Raises: DataError naming the symbolic link, "..", or what is neither a file nor a folder.
     """
-    path, inside = Path(path).absolute(), False
+    path, inside = path.absolute(), False
     for place in (*reversed(path.parents), path):
         if inside and (place.name == ".." or not _is_plain(place)):
             raise DataError(
@@ -125,7 +125,6 @@ def check_file(
     Raises: DataError if it is missing, a directory, a socket, a device, a pipe (with `once` only a
         pipe with a name), or not readable.
     """
-    path = Path(path)
     if not path.exists():
         hint = "check the path; relative paths start at the current folder"
         raise DataError(f"no such file: {path}", where, hint)
@@ -160,17 +159,24 @@ def open_binary(path: Path, once: bool = False) -> BinaryIO:
         once: True if the caller reads the file only once, so that it may be a pipe.
     Raises: DataError if it is missing, a directory, a pipe (without `once`), or not readable.
     """
-    path = Path(path)
     check_file(path, once=once)
     try:
-        if path.suffix in _OPENERS:
-            stream: BinaryIO = importlib.import_module(_OPENERS[path.suffix]).open(path, "rb")
-            return stream
-        if path.suffix == ".zst":
-            return io.BufferedReader(_Blocks(_zstandard_blocks(open(path, "rb"))))
-        return open(path, "rb")
+        return decompressed(path, path.suffix)
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror or error}") from error
+
+
+def decompressed(path: Path, suffix: str) -> BinaryIO:
+    """Open a file for reading as a file of this suffix is read.
+
+    Raises: OSError.
+    """
+    if suffix in _OPENERS:
+        stream: BinaryIO = importlib.import_module(_OPENERS[suffix]).open(path, "rb")
+        return stream
+    if suffix == ".zst":
+        return io.BufferedReader(_Blocks(_zstandard_blocks(open(path, "rb"))))
+    return open(path, "rb")
 
 
 class _Blocks(io.RawIOBase):
@@ -265,17 +271,18 @@ def too_long(number: int, where: object) -> DataError:
     return DataError(f"line {number:,} has more than 16 MiB", where=where, hint=hint)
 
 
-def byte_lines(path: Path) -> Iterator[bytes]:
-    """Yield the lines of a file without their LF, as `line_blocks` splits them, and without a BOM
-    at its beginning.
+def byte_lines(*paths: Path) -> Iterator[bytes]:
+    """Yield the lines of files, one file after another, without their LF, as `line_blocks` splits
+    them, and without a BOM at the beginning of a file.
 
-    Raises: DataError if the file cannot be read or its compressed data is damaged.
+    Raises: DataError if a file cannot be read or its compressed data is damaged.
     """
-    mark = codecs.BOM_UTF8
-    for block in line_blocks(path):
-        for line in block:
-            yield line[:-1].removeprefix(mark)
-            mark = b""
+    for path in paths:
+        mark = codecs.BOM_UTF8
+        for block in line_blocks(path):
+            for line in block:
+                yield line[:-1].removeprefix(mark)
+                mark = b""
 
 
 def text_lines(path: Path, once: bool = False) -> Iterator[str]:
@@ -371,7 +378,6 @@ def writing(path: Path, mode: str = "w", durable: bool = True) -> Iterator[IO[An
     Raises: DataError as `check_place`; EnvironmentProblem if the disk is full or not writable.
         Other errors of the body are raised unchanged.
     """
-    path = Path(path)
     check_place(path)
     temporary, in_body = "", False
     try:

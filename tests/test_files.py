@@ -5,6 +5,7 @@ import errno
 import gzip
 import lzma
 import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -92,7 +93,7 @@ def test_pipes_and_devices_are_refused_unless_a_text_is_read_once(tmp_path, pipe
     assert list(files.text_lines(path, once=True)) == ["eins", "zwei"]
     os.mkfifo(tmp_path / "named")  # opening would wait for a writer
     refused(DataError, "is a pipe.*named", files.check_file, tmp_path / "named")
-    refused(DataError, "is a device, not a file", files.check_file, "/dev/zero")
+    refused(DataError, "is a device, not a file", files.check_file, Path("/dev/zero"))
 
 
 def test_bytes_that_are_not_utf8_are_refused_with_line_and_byte(tmp_path):

@@ -7,18 +7,14 @@ is a link, or if its content is far larger than text can be.
 
 from __future__ import annotations
 
-import bz2
 import contextlib
 import errno
 import functools
-import gzip
-import lzma
 import re
 import shutil
 import stat
 import tarfile
 import zipfile
-import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -28,7 +24,7 @@ from rich.filesize import decimal
 
 from nmtkit import console
 from nmtkit.errors import DataError, EnvironmentProblem, nearest
-from nmtkit.files import COMPRESSED, FREE_SPACE, open_binary
+from nmtkit.files import COMPRESSED, FREE_SPACE, decompressed, is_damage, open_binary
 
 NUMBER = "{number}"
 """Stands for any number in the name of a member."""
@@ -51,19 +47,10 @@ _MAGIC = {
     ".zst": b"\x28\xb5\x2f\xfd",
 }
 """The first bytes of files, by the suffix of their names."""
-_OPENERS: dict[str, Any] = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open}
 Extracted = dict[str, dict[int, Path]]
 """The files of each member by number."""
-_DAMAGED = (
-    tarfile.TarError,
-    zipfile.BadZipFile,
-    zlib.error,
-    lzma.LZMAError,
-    EOFError,
-    OSError,
-    ValueError,
-    RuntimeError,
-)
+_DAMAGED = (tarfile.TarError, zipfile.BadZipFile, ValueError, RuntimeError)
+"""Errors of damaged archives, beside those of damaged compressed data."""
 
 
 class Member(NamedTuple):
@@ -123,9 +110,10 @@ def _naming_damage(archive: Path) -> Iterator[None]:
     """Turn the errors of a damaged archive into a DataError; errors of the disk stay."""
     try:
         yield
-    except _DAMAGED as error:
-        # A damaged directory of a zip makes Python seek to a negative place, which is EINVAL.
-        if isinstance(error, OSError) and error.errno not in {None, errno.EINVAL}:
+    except Exception as error:
+        # A damaged directory of a zip makes Python seek to a negative place.
+        is_negative = getattr(error, "errno", None) == errno.EINVAL
+        if not (is_damage(error) or is_negative or isinstance(error, _DAMAGED)):
             raise
         raise DataError(f"{archive.name} is damaged: {error}", archive, "fetch it again") from error
 
@@ -138,8 +126,8 @@ def _members(archive: Path) -> Iterator[Member]:
     if _starts_with(archive, _MAGIC[".zip"]):
         yield from _zip_members(archive)
         return
-    kinds = (kind for kind in _OPENERS if _starts_with(archive, _MAGIC[kind]))
-    stream = _OPENERS.get(next(kinds, ""), open)(archive, "rb")
+    kinds = (kind for kind in COMPRESSED if _starts_with(archive, _MAGIC[kind]))
+    stream = decompressed(archive, next(kinds, ""))
     bounded: Any = _Bounded(stream, archive)
     with stream, tarfile.open(fileobj=bounded, mode="r|", tarinfo=_SmallHeader) as tarball:
         for info in tarball:

@@ -213,7 +213,7 @@ def first_odd_pair(src: Sequence[Path], tgt: Sequence[Path]) -> str | None:
     sides: list[Ints] = []  # for each line its bytes and its words
     pair = np.dtype((np.int64, 2))
     for paths in (src, tgt):
-        lines = itertools.chain.from_iterable(map(files.byte_lines, paths))
+        lines = files.byte_lines(*paths)
         compared = itertools.islice(lines, COMPARED_LINES)
         sides.append(np.fromiter(((len(line), len(line.split())) for line in compared), pair))
         if next(lines, None) is not None:

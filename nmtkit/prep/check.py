@@ -235,7 +235,6 @@ def check_samples(
 def _samples(sets: Sequence[SetFiles], languages: tuple[str, str]) -> Iterator[Sample]:
     for text in sets:
         for number, (key, paths) in enumerate(text.sides.items()):
-            lines = itertools.chain.from_iterable(map(files.byte_lines, paths))
             is_target = number > 0  # further references are targets, too
             side = SIDES[is_target]
             yield Sample(
@@ -245,7 +244,7 @@ def _samples(sets: Sequence[SetFiles], languages: tuple[str, str]) -> Iterator[S
                 name=f"the {SIDE_NAMES[side]} of {text.name}",
                 where=text.where(key),
                 is_scored=is_target and text.split != "train",
-                raw=list(itertools.islice(lines, SAMPLE)),
+                raw=list(itertools.islice(files.byte_lines(*paths), SAMPLE)),
             )
 
 
@@ -324,8 +323,8 @@ def _check_moses(samples: Sequence[Sample], settings: PrepSettings) -> None:
 
 def _check_some_text(text: SetFiles, side: str) -> None:
     """Refuse a side without any text: nothing could be measured on it."""
-    lines = itertools.chain.from_iterable(map(files.byte_lines, text.sides[side]))
-    if not any(tidy(line.decode(errors="replace")).strip() for line in lines):
+    lines = (line.decode(errors="replace") for line in files.byte_lines(*text.sides[side]))
+    if not any(map(str.strip, map(tidy, lines))):
         name = "source" if side == "src" else "target"
         raise DataError(
             f"{text.name} has no line with text: all of the {name} is blank",

@@ -246,7 +246,7 @@ def _refuse_ignored(subject: str, options: PrepOptions, *names: str) -> None:
 
 def _few_pairs(train: SetFiles) -> bool:
     """True if a training text has fewer than `MANY_PAIRS` pairs. Reads only that many."""
-    lines = itertools.chain.from_iterable(map(files.byte_lines, train.src))
+    lines = files.byte_lines(*train.src)
     is_pair = {
         BLANK: bytes.strip,
         MARKER: lambda line: line.strip() != MARKER_LINE,

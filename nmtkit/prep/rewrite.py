@@ -14,6 +14,7 @@ from nmtkit import console, files
 from nmtkit.corpora.corpus import Corpus, SetFiles
 from nmtkit.corpora.document_starts import read_starts, separate
 from nmtkit.corpora.parallel_text import split_columns
+from nmtkit.errors import counted
 from nmtkit.prep.check import Inputs
 
 
@@ -55,7 +56,7 @@ def _first_pairs(text: SetFiles, pairs: int, inputs: Inputs, folder: Path) -> Se
     starts = read_starts(text.docs, total) if text.docs else []
     documents = bisect_left(starts, pairs)
     taken = [*starts, total][documents] if text.docs else min(pairs, total)
-    whole = f" ({documents:,} document{'s' * (documents != 1)})" if text.docs else ""
+    whole = f" ({counted(documents, 'document')})" if text.docs else ""
     if taken == total:
         few = f", fewer than the {pairs:,} asked for" if total < pairs else ""
         console.say(f"training text: all {total:,} pairs{whole}{few}")

@@ -104,7 +104,7 @@ class SentencePiece(CachingSplitter):
         try:
             self._model.LoadFromSerializedProto(path.read_bytes())
             self.pieces = [self._model.id_to_piece(i) for i in range(len(self._model))]
-        except (RuntimeError, OSError, ValueError, UnicodeDecodeError) as error:
+        except (RuntimeError, OSError, ValueError) as error:
             hint = "give the .model file that spm_train wrote"
             raise DataError("not a SentencePiece model", where=path, hint=hint) from error
         self._bytes = any(map(self._model.is_byte, range(len(self.pieces))))
