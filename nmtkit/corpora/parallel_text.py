@@ -52,21 +52,19 @@ class ParallelText:
             documents.
         """
         number = -1
-        with_documents = [side for side, stream in enumerate(self.streams) if stream.documents]
-        rows = itertools.zip_longest(*(stream.rows for stream in self.streams))
-        for number, row in enumerate(rows):
+        for number, row in enumerate(itertools.zip_longest(*self.streams)):
             if None in row:
                 short, long = self._unlike([cell is None for cell in row])
                 lines = counted(number, "line")
                 raise self._error(f"{short} has {lines} but {long} has more", number)
-            starts = {row[side][1] for side in with_documents}
+            starts = {start for _, start in row} - {None}
             if len(starts) > 1:
                 self._check_documents(starts, number)
             yield tuple(line for line, _ in row), any(starts)
         if number < 0:
             raise self._error(f"{self.names[0]} has no sentence", 0)
 
-    def _check_documents(self, starts: set[bool | str], number: int) -> None:
+    def _check_documents(self, starts: set[bool | str | None], number: int) -> None:
         """Raise DataError unless all sides start the same document."""
         names = " and ".join(dict.fromkeys(self.names))
         if not all(starts):
@@ -112,20 +110,14 @@ class ParallelText:
 
 
 def write_set(
-    rows: Iterable[Row],
-    folder: Path,
-    name: str,
-    split: str,
-    documents: bool = True,
-    parses: bool = False,
+    rows: Iterable[Row], folder: Path, name: str, split: str, parses: bool = False
 ) -> SetFiles:
     """Write a set as plain text: NAME.src, NAME.ref, NAME.ref1, … and NAME.docs.
 
     Args:
-        rows: the rows of the set.
+        rows: the rows of the set. It has documents if a document starts at the first row.
         folder: where the files go; it is made.
         name, split: the name of the set, and its split (train, dev or test).
-        documents: True if the set has documents.
         parses: True if the last line of every row is a parse, which goes to NAME.parses.
     Returns: the files of the set.
     Raises: DataError if there is no row, or if rows have different numbers of references.
@@ -134,12 +126,13 @@ def write_set(
     first = next(rows, None)
     if first is None:
         raise DataError(f"the {name} set has no line", hint=ANOTHER_SET)
+    lines, with_documents = first
     folder.mkdir(parents=True, exist_ok=True)
-    suffixes = side_names(len(first[0]) - parses) + ["parses"] * parses
+    suffixes = side_names(len(lines) - parses) + ["parses"] * parses
     paths = {suffix: folder / f"{name}.{suffix}" for suffix in suffixes}
     starts = _write_rows(itertools.chain([first], rows), [*paths.values()], name)
     trees = paths.pop("parses", None)
-    docs = folder / f"{name}.docs" if documents else None
+    docs = folder / f"{name}.docs" if with_documents else None
     if docs is not None:
         files.write_lines(docs, starts)
     return SetFiles(name, split, {side: (path,) for side, path in paths.items()}, docs, trees)
@@ -176,7 +169,7 @@ def split_columns(text: SetFiles, folder: Path) -> SetFiles:
     Returns: the set that was written, with the documents and parses of `text`.
     Raises: DataError if a line has no tab or a wrong number of columns.
     """
-    written = write_set(_tsv_rows(text), folder, text.name, text.split, documents=False)
+    written = write_set(_tsv_rows(text), folder, text.name, text.split)
     return replace(text, sides=written.sides, columns=False)
 
 

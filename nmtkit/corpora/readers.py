@@ -12,40 +12,29 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from nmtkit.errors import DataError
 from nmtkit.files import byte_lines, open_binary
 
-Row = tuple[bytes, bool | str]
-"""A line without its line feed; and True if a document starts with it, or the document's id."""
-
-
-@dataclass(frozen=True)
-class Stream:
-    """The lines of one side of a text, as bytes."""
-
-    rows: Iterable[Row]
-    documents: bool
-    """True if the format marks where documents start; if False, no row starts a document."""
-
-    def map(self, change: Callable[[bytes], bytes]) -> Stream:
-        """Return the stream with every line changed."""
-        return Stream(((change(line), starts) for line, starts in self.rows), self.documents)
+MarkedLine = tuple[bytes, bool | str | None]
+"""A line without its line feed; and True if a document starts with it, or the document's id. None:
+the format does not mark where documents start."""
+Stream = Iterable[MarkedLine]
+"""The lines of one side of a text."""
 
 
 def text(path: Path) -> Stream:
     """Read plain text, compressed or not."""
-    return Stream(((line, False) for line in byte_lines(path)), documents=False)
+    return ((line, None) for line in byte_lines(path))
 
 
 def document_files(paths: Iterable[Path]) -> Stream:
     """Read plain text files; each file is one document."""
     lines = (enumerate(byte_lines(path)) for path in paths)
-    rows = itertools.chain.from_iterable(lines)
-    return Stream(((line, number == 0) for number, line in rows), documents=True)
+    return ((line, number == 0) for number, line in itertools.chain.from_iterable(lines))
 
 
 def opus_ids(path: Path) -> Stream:
@@ -57,7 +46,7 @@ def opus_ids(path: Path) -> Stream:
 
     files = (line.split(b"\t")[:2] for line in byte_lines(path))
     pairs = itertools.pairwise(itertools.chain([[]], files))
-    return Stream(((b"", before != now) for before, now in pairs), documents=True)
+    return ((b"", before != now) for before, now in pairs)
 
 
 _METADATA = re.compile(
@@ -68,7 +57,7 @@ _METADATA = re.compile(
 _CLOSING = re.compile(rb"</\w+>\s*$")
 
 
-def ted(path: Path, keep: Iterable[str] = ()) -> Stream:
+def ted(path: Path, keep: Iterable[str] = ()) -> Iterator[MarkedLine]:
     """Read TED training text (train.tags.*). Lines of metadata separate talks and are left out.
 
     Args:
@@ -76,21 +65,17 @@ def ted(path: Path, keep: Iterable[str] = ()) -> Stream:
         keep: metadata (title, description) whose text is kept as sentences, without the tags.
     """
     sentence_tags = {name.encode() for name in keep}
-
-    def rows() -> Iterator[Row]:
-        starts = True
-        after_text = False
-        for line in byte_lines(path):
-            metadata = _METADATA.match(line)
-            if metadata is not None:
-                starts |= after_text
-                line = _CLOSING.sub(b"", metadata[2])
-            after_text = metadata is None
-            if metadata is None or metadata[1].lower() in sentence_tags:
-                yield unescape(line.strip()), starts
-                starts = False
-
-    return Stream(rows(), documents=True)
+    starts = True
+    after_text = False
+    for line in byte_lines(path):
+        metadata = _METADATA.match(line)
+        if metadata is not None:
+            starts |= after_text
+            line = _CLOSING.sub(b"", metadata[2])
+        after_text = metadata is None
+        if metadata is None or metadata[1].lower() in sentence_tags:
+            yield unescape(line.strip()), starts
+            starts = False
 
 
 _MARKUP = re.compile(
@@ -117,7 +102,7 @@ class _Document:
     """Empty if the file holds one side only."""
     segments: list[bytes] = field(default_factory=list)
 
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[MarkedLine]:
         start = self.docid or True
         return [(text, number == 0 and start) for number, text in enumerate(self.segments)]
 
@@ -144,7 +129,7 @@ def markup(path: Path, language: str) -> list[Stream]:
         sides = [documents]  # one reference, even if several people translated it
     for side in sides[1:]:
         _same_documents(path, sides[0], side)
-    return [Stream([row for d in side for row in d.rows()], documents=True) for side in sides]
+    return [[row for document in side for row in document.rows()] for side in sides]
 
 
 def _documents(path: Path) -> list[_Document]:

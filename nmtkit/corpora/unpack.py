@@ -92,18 +92,16 @@ def _split(
                 without_row = {TRAIN, *ranges}
             for name, rows in ranges.items():
                 if number in rows:
-                    rows_of[name].append((lines, name in without_row))
+                    # A block of lines keeps its documents, every 23rd line does not.
+                    rows_of[name].append((lines, name in without_row and rows.step == 1))
                     without_row.discard(name)
             if not any(number in rows for rows in taken):
                 yield lines, TRAIN in without_row
                 without_row.discard(TRAIN)
 
-    unpacked = {TRAIN: write_set(training_rows(), folder, TRAIN, TRAIN, train.documents)}
+    unpacked = {TRAIN: write_set(training_rows(), folder, TRAIN, TRAIN)}
     for text in sets:
-        # A block of lines keeps its documents, every 23rd line does not.
-        documents = train.documents and ranges[text.name].step == 1
-        rows = rows_of[text.name]
-        unpacked[text.name] = write_set(rows, folder, text.name, text.split, documents)
+        unpacked[text.name] = write_set(rows_of[text.name], folder, text.name, text.split)
     return unpacked
 
 
@@ -120,12 +118,12 @@ class SetReader:
         self._languages = (dataset.src, dataset.tgt)
         self._changes = {lang: _line_change(text.table, lang) for lang in self._languages}
         formats = [{_format(text.table, file) for file in part} for part in text.parts]
-        self.documents = bool(text.boundaries) or all(part != {"text"} for part in formats)
+        self._documents = bool(text.boundaries) or all(part != {"text"} for part in formats)
         self._plain = set().union(*formats) == {"text"} and not any(self._changes.values())
 
     def as_published(self) -> SetFiles | None:
         """Return the set with its published files, if they are plain text; else None."""
-        if self.documents or not self._plain:
+        if self._documents or not self._plain:
             return None
         columns = zip(*self._text.parts, strict=True)
         paths = (tuple(self._paths[file][0] for file in files) for files in columns)
@@ -134,8 +132,7 @@ class SetReader:
 
     def write(self, folder: Path) -> SetFiles:
         """Write the set anew."""
-        name, split = self._text.name, self._text.split
-        return write_set(self.rows(), folder, name, split, self.documents)
+        return write_set(self.rows(), folder, self._text.name, self._text.split)
 
     def rows(self) -> Iterator[Row]:
         """Yield every row, and True if a document starts with it.
@@ -148,7 +145,7 @@ class SetReader:
             for file in self._text.boundaries[number : number + 1]:
                 sides.add(_name(file), readers.opus_ids(self._paths[file][0]))
             for lines, starts in sides.rows():
-                yield lines[:count], starts
+                yield lines[:count], starts and self._documents
 
     def _sides(self, part: tuple[File, File]) -> ParallelText:
         """Open source and target of a part; of several versions of the source take the first."""
@@ -174,8 +171,9 @@ class SetReader:
                 streams = [readers.document_files(paths)]
             case _:
                 streams = [readers.text(paths[0])]
-        change = self._changes[lang]
-        return [stream.map(change) for stream in streams] if change else streams
+        if change := self._changes[lang]:
+            return [((change(line), starts) for line, starts in stream) for stream in streams]
+        return streams
 
 
 def _name(file: File) -> str:
