@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from nmtkit.prep.tasks import Outcome
 from nmtkit.prep.trees import Unusable, parse_phrases
 from nmtkit.prep.work import OUT
 from nmtkit.text.side import TextSide
-from nmtkit.text.tidy import tidy, utf8_lines
+from nmtkit.text.tidy import tidy
 
 PARSERS = ("stanza",)
 PARSED = "parsed"
@@ -60,13 +59,8 @@ def cut_spans(work: Path, index: int, shard: Shard, name: str, train: bool) -> O
     side = TextSide.load(out, "src")
     ids = map_ragged(shard_path(out / name, index), MAGIC, fields=2)
     subwords = iter(np.diff(ids.offsets)[::2].tolist())
-    rows = (
-        (line or "", parse or "")
-        for texts in shard.chunks()
-        for line, parse in zip(*(utf8_lines(text, Counter()) for text in texts), strict=True)
-    )
-    outcomes: Counter[str] = Counter()
-    first: dict[str, int] = {}
+    rows = (row for texts in shard.chunks() for row in zip(*map(_lines, texts), strict=True))
+    outcomes: dict[str, list[int]] = {}
     cuts = []
     numbered = enumerate(zip(kept.tolist(), rows, strict=True), shard.first + 1)
     for number, (is_kept, row) in numbered:
@@ -77,10 +71,8 @@ def cut_spans(work: Path, index: int, shard: Shard, name: str, train: bool) -> O
             problem = "the files changed while they were read: lines do not match their token ids"
             raise DataError(problem, name, RUN_AGAIN)
         cuts.append(phrases)
-        outcomes[outcome] += 1
-        first.setdefault(outcome, number)
-    value = {outcome: [count, first[outcome]] for outcome, count in outcomes.items()}
-    return {"outcomes": value}, write_spans(out / name, index, cuts)
+        outcomes.setdefault(outcome, [0, number])[0] += 1
+    return {"outcomes": outcomes}, write_spans(out / name, index, cuts)
 
 
 def sum_of_outcomes(shards: Sequence[dict[str, list[int]]]) -> dict[str, dict[str, int]]:
@@ -89,15 +81,13 @@ def sum_of_outcomes(shards: Sequence[dict[str, list[int]]]) -> dict[str, dict[st
     Returns: the number of sentences by outcome (PARSED first, then the most frequent reason), and
         the first line of each reason.
     """
-    counts: Counter[str] = Counter()
-    first: dict[str, int] = {}
+    total = {PARSED: [0, 0]}
     for outcomes in shards:
         for outcome, (count, line) in outcomes.items():
-            counts[outcome] += count
-            first.setdefault(outcome, line)
-    unusable = sorted({*counts} - {PARSED}, key=lambda reason: (-counts[reason], reason))
-    parses = {outcome: counts[outcome] for outcome in (PARSED, *unusable)}
-    return {"parses": parses, "parses_first": {reason: first[reason] for reason in unusable}}
+            total.setdefault(outcome, [0, line])[0] += count
+    unusable = sorted(total.keys() - {PARSED}, key=lambda reason: (-total[reason][0], reason))
+    parses = {outcome: total[outcome][0] for outcome in (PARSED, *unusable)}
+    return {"parses": parses, "parses_first": {reason: total[reason][1] for reason in unusable}}
 
 
 def check_parses(
@@ -174,6 +164,11 @@ class Stanza:
         return [_bracketed(sentence.constituency) for sentence in parsed]
 
 
+def _lines(text: bytes) -> list[str]:
+    """Return the lines of a text, each of which ends with an LF."""
+    return text.decode(errors="replace").split("\n")[:-1]
+
+
 def _plain(word: str) -> str:
     """Return a word without Moses' escapes, as parsers expect it."""
     return "-" if word == "@-@" else html.unescape(word)
@@ -204,6 +199,6 @@ def parse_text(
     rows = iter(kept.tolist())
     with files.writing(path) as out:
         for (text,) in source.chunks(max_rows=500):
-            lines = [tidy(line or "") if next(rows) else "" for line in utf8_lines(text, Counter())]
+            lines = [tidy(line) if next(rows) else "" for line in _lines(text)]
             trees = iter(parser([side.tokenized(line).split(" ") for line in lines if line]))
             out.writelines((" ".join(next(trees).split()) if line else "") + "\n" for line in lines)
