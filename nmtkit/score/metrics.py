@@ -8,7 +8,6 @@ vectorised formulas of `nmtkit.score.formulas`.
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -27,6 +26,7 @@ from nmtkit.score import counts, formulas
 from nmtkit.score.formulas import Formula
 from nmtkit.score.scripts import Mteval, References, multi_bleu
 from nmtkit.text.chinese import CODES
+from nmtkit.text.scripts import without_region
 from nmtkit.text.side import TextSide
 from nmtkit.text.tokenizer import UNSPACED_LANGUAGES, usual_tokenizer
 
@@ -125,7 +125,7 @@ def has_words(refs: References) -> bool:
 
 def own_tokenizer(lang: str) -> str:
     """Return the tokenizer of a language, by its code with any region or script."""
-    return TOKENIZERS.get(re.split("[-_]", lang.lower())[0], WESTERN)
+    return TOKENIZERS.get(without_region(lang), WESTERN)
 
 
 def tokenizer_for(lang: str, tokenized: bool = False) -> tuple[str, str | None]:

@@ -28,6 +28,7 @@ import re
 import unicodedata
 from typing import Any
 
+from nmtkit.text.scripts import without_region
 from nmtkit.text.words import CACHED_WORDS, Numbers
 
 _CODES = (
@@ -69,7 +70,7 @@ def languages() -> frozenset[str]:
 
 def language_code(code: str) -> str:
     """Return the code of Moses' rules for a language: en for en-US, eng and eng_Latn."""
-    code = re.split("[-_]", code.lower())[0]
+    code = without_region(code)
     return _TWO_LETTERS.get(code, code)
 
 

@@ -87,6 +87,11 @@ SUBTAGS = {
 SCRIPTS = {code: names.split() for names, codes in LANGUAGES.items() for code in codes.split()}
 
 
+def without_region(lang: str) -> str:
+    """Return a language code in small letters, without its region and script: zh for zh-TW."""
+    return re.split("[-_]", lang.lower())[0]
+
+
 def scripts(lang: str) -> list[str]:
     """Return the scripts of a language (de, zh-TW, hi-Latn), the usual script first; an empty list
     if they are not known.
