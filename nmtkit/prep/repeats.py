@@ -131,9 +131,10 @@ def compare_hashes(
     first = np.unique(exact, return_index=True)[1]
     if settings.deduplicate:
         dropped[DUPLICATE] = np.delete(rows, first)
-    paths = []
-    for reason, rows in dropped.items():
-        paths.append(files.write_array(work / step / f"{index:05}.{reason}.npy", np.sort(rows)))
+    paths = [
+        files.write_array(work / step / f"{index:05}.{reason}.npy", np.sort(rows))
+        for reason, rows in dropped.items()
+    ]
     return {"duplicates": len(exact) - len(first), "overlap": overlap}, paths
 
 

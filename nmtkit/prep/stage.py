@@ -56,26 +56,28 @@ def prep(dataset: str | None = None, **values: Any) -> Run:
     if run.path.exists() and not run.path.is_dir():
         hint = "name a folder, or a new one, with --run DIR"
         raise DataError(f"{run.path} is a file, not a run folder", where="--run", hint=hint)
-    work = options.work and options.work.resolve()
-    if work and (work == run.path.resolve() or work.is_relative_to(run.prep.resolve())):
+    work = options.work or run.path / WORK
+    place = work.resolve()
+    if place == run.path.resolve() or place.is_relative_to(run.prep.resolve()):
         hint = "name another folder, or leave it out"
-        raise ConfigError(f"{options.work} is the run, or in its prep folder", "--work", hint)
+        raise ConfigError(f"{work} is the run, or in its prep folder", "--work", hint)
     console.say(f"run {run.path}")
     old = load_or_warn(Manifest, run.prep / MANIFEST)
     identity = request.identity(old.inputs if old else {})
     if not old or options.force or not _up_to_date(run, old, identity, request.settings):
-        _prepare(run, request, identity, old)
+        _prepare(run, work, request, identity, old)
     else:
         if options.preset and options.preset != old.preset:
-            _note_preset(run, options.preset)
-        _tidy(run, options.work or run.path / WORK)
+            _note_preset(run, options.preset, identity.get("seed"))
+        _tidy(run, work)
     return run
 
 
-def _prepare(run: Run, request: Request, identity: dict[str, Any], old: Manifest | None) -> None:
+def _prepare(
+    run: Run, work: Path, request: Request, identity: dict[str, Any], old: Manifest | None
+) -> None:
     """Make the prep folder. `old` is the manifest of the folder that it replaces."""
     options = request.options
-    work = options.work or run.path / WORK
     shared = options.shard is not None
     raw = work / (f"raw-{socket.gethostname()}-{os.getpid()}" if shared else "raw")
     inputs = Inputs(request.settings.on_bad_utf8 == "error", raw)
@@ -204,9 +206,8 @@ def _shown(different: dict[str, tuple[str, str]], after_key: str = " ") -> list[
     ]
 
 
-def _note_preset(run: Run, preset: str) -> None:
+def _note_preset(run: Run, preset: str, seed: int | None) -> None:
     """Record another preset for systems that will be trained. The text stays the same."""
-    seed = load(Manifest, run.prep / MANIFEST).source.get("seed")
     with locked(run.path, "prep"), run.recorded("prep", seed=seed):
         old = load(Manifest, run.prep / MANIFEST)
         manifest = old.model_copy(update={"preset": preset})

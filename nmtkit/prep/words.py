@@ -22,7 +22,7 @@ KNOWN_PARTS = 1 << 18
 
 
 @dataclass
-class Lines:
+class NumberedLines:
     """Lines of one side as part numbers."""
 
     parts: Ints32
@@ -93,7 +93,7 @@ class SideText:
         if len(self.parts) > KNOWN_PARTS:
             self._forget()
 
-    def read(self, lines: Sequence[Sequence[int]]) -> Lines:
+    def read(self, lines: Sequence[Sequence[int]]) -> NumberedLines:
         """Measure lines, each a list of part numbers. `keep` adds them to the text."""
         lengths = np.fromiter(map(len, lines), np.int64, len(lines))
         numbers = np.fromiter(chain.from_iterable(lines), np.int32, int(lengths.sum()))
@@ -105,14 +105,14 @@ class SideText:
         words = np.append(0, np.cumsum(self._sizes[numbers]))
         giants = np.append(0, np.cumsum(self._giant[numbers]))
         ends = np.cumsum(lengths)
-        return Lines(
+        return NumberedLines(
             numbers,
             lengths,
             words[ends] - words[ends - lengths],
             giants[ends] > giants[ends - lengths],
         )
 
-    def keep(self, lines: Lines, kept: Mask) -> None:
+    def keep(self, lines: NumberedLines, kept: Mask) -> None:
         """Add lines from `read` to the text of the shard where `kept` is True."""
         parts = lines.parts[np.repeat(kept, lines.lengths)]
         ends = np.cumsum(lines.lengths[kept])
