@@ -80,8 +80,6 @@ def write_manifest(prep, sets, settings=None, **values):
         "files": {},
         "inputs": {},
         "tools": RULES,
-        "speed": [],
-        "jobs": 1,
         "fingerprint": "f1",
     }
     write_json(prep / "manifest.json", {**usual, **values})
