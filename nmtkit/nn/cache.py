@@ -213,12 +213,9 @@ class Cache:
         self._entries = self._entries if entries is None else entries.size(1)
         self._capacity = capacity
 
-    def select_rows(self, index: Tensor | Continued) -> Cache:
+    def select_rows(self, index: Continued) -> Cache:
         """Select rows (R'); see `nmtkit.nn.state.select_rows`."""
         self.recent = select_rows(self.recent, index)
-        if isinstance(index, Tensor):
-            self._separate(index)
-            return self
         if index.sentences is not None:
             self._rebuild(self._capacity, groups=index.sentences)
             self._groups = len(index.sentences)
@@ -226,14 +223,3 @@ class Cache:
         if self._seen is not None:
             self._seen = self._seen.index_select(0, index.rows)
         return self
-
-    def _separate(self, index: Tensor) -> None:
-        """Any rows in any order: every row becomes a group of its own, with its own past only."""
-        past: Tensor | None = None
-        if self._seen is not None:
-            # Every row sees exactly `length` entries, in the order of time.
-            seen = self._seen.index_select(0, index)[:, : self._entries]
-            past = seen.nonzero()[:, 1].view(len(index), self._length)
-        self._rebuild(self._capacity, index // self._count, past)
-        self._groups = self._rows = len(index)
-        self._seen = self._counted = self._index = None

@@ -29,8 +29,8 @@ def select_rows(tree: Any, index: Tensor | Continued) -> Any:
         tree: nested dicts, lists and tuples of tensors, rows first. An object with a method
             `select_rows` (a key/value cache) selects its rows itself and may change in place, so do
             not use the tree afterwards. Any other leaf belongs to all rows.
-        index: int64 (R'); rows may be left out, moved and repeated. `Continued` lets a cache keep
-            its entries where they are.
+        index: int64 (R'); rows may be left out, moved and repeated. The state of a search is
+            selected with `Continued`, which lets a cache keep its entries where they are.
     """
 
     def select(leaf: Any) -> Any:

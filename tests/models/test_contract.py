@@ -16,7 +16,7 @@ from nmtkit.models.loading import put_weights, weights_of
 from nmtkit.models.lookups import WordsWithoutVector, word_tables
 from nmtkit.models.variants import VARIANTS, count_parameters, load_variant
 from nmtkit.nn import cpu, linear
-from nmtkit.nn.state import select_rows
+from nmtkit.nn.state import Continued, select_rows
 from nmtkit.settings import SearchSettings, TrainSettings
 from nmtkit.text.vocabulary import BOS, EOS, PAD
 from nmtkit.train.gradients import packed_multiple, seed_everything
@@ -210,7 +210,8 @@ def check_state_follows_rows(model, seed):
     for _ in range(14):
         selected, sentences = select_as_search(rows)
         index = selected.flatten()
-        memory, state = select_rows(memory, sentences), select_rows(state, index)
+        memory = select_rows(memory, sentences)
+        state = select_rows(state, Continued(index, sentences))
         history = torch.cat([history[index], torch.randint(3, V, (len(index), 1))], dim=1)
         hidden, state = model.decode(history[:, -1:], memory, state)
         close(model.logits(hidden[:, -1]), model.logits(model.decode(history, memory)[0][:, -1]))
