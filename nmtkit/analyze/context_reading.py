@@ -19,6 +19,7 @@ from nmtkit.data.batches import Batch
 from nmtkit.data.context import BREAK, Context
 from nmtkit.measures import recording
 from nmtkit.models.base import Model
+from nmtkit.nn.capture import CONTEXT
 from nmtkit.text.splitter import Splitter
 from nmtkit.text.vocabulary import BOS, EOS, SPECIALS, Vocabulary
 
@@ -114,7 +115,7 @@ def sites_of(model: Model) -> Sites:
     joined = []
     ahead = {}
     for site, value in recorded.items():
-        if value.dim() != 4 or site.startswith(recording.OF_CONTEXTS) or value.size(0) != 2:
+        if value.dim() != 4 or site.startswith(CONTEXT) or value.size(0) != 2:
             continue
         queries, keys = value.shape[-2:]
         if queries == keys == both:

@@ -18,7 +18,7 @@ from nmtkit.data.documents import ContextRule
 from nmtkit.data.pairs import Pairs
 from nmtkit.errors import DataError, LeftOut, counted
 from nmtkit.models.base import Model, device_of
-from nmtkit.nn.capture import capture
+from nmtkit.nn.capture import CONTEXT, capture
 from nmtkit.text.vocabulary import EOS, UNK
 from nmtkit.translate.forced import pair_batch
 
@@ -29,8 +29,6 @@ CROSS = ("target", "source")
 """Queries and keys of an attention from the target to the source."""
 Sites = dict[str, tuple[str, str]]
 """Attentions by name: (queries, keys)."""
-OF_CONTEXTS = "context."
-"""The prefix of the sites that read contexts apart from the source."""
 PROBE = (11, 17)
 """Source and target length of a made-up pair. The lengths differ, so the shape of recorded weights
 shows what the queries and the keys are.
@@ -58,7 +56,7 @@ def _joined(recorded: dict[str, list[Tensor]]) -> dict[str, Tensor]:
     """Join what each site recorded in several calls along the queries."""
     joined = {}
     for site, calls in recorded.items():
-        if len(calls) == 1 or not site.startswith(OF_CONTEXTS):
+        if len(calls) == 1 or not site.startswith(CONTEXT):
             joined[site] = torch.cat(calls, dim=-2)
     return joined
 

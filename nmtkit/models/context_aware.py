@@ -18,7 +18,7 @@ from nmtkit.models.transformer import (
     visible_words,
 )
 from nmtkit.nn.attention import CrossAttention
-from nmtkit.nn.capture import recorded_under
+from nmtkit.nn.capture import recorded_as_context
 from nmtkit.nn.masks import Sight
 from nmtkit.nn.state import select_rows
 from nmtkit.nn.sublayer import GatedSum
@@ -95,7 +95,7 @@ class ContextAwareTransformer(DocumentTransformer):
         *layers, last = self.encoder
         for layer in layers:
             x = layer(x, visible)
-        with recorded_under("context."):
+        with recorded_as_context():
             states = map(self._read, context.of_like_length())
             keys = last.context.source(*states)  # (U, H, 1+M, C) each
         if context.copies is not None:

@@ -28,7 +28,7 @@ from nmtkit.errors import ConfigError
 from nmtkit.models.base import Memory, State, Vocabularies, source_sight
 from nmtkit.models.transformer import DocumentSettings, DocumentTransformer, visible_words
 from nmtkit.nn.attention import CrossAttention
-from nmtkit.nn.capture import record, recorded_under
+from nmtkit.nn.capture import record, recorded_as_context
 from nmtkit.nn.dropout import dropout
 from nmtkit.nn.masks import Sight, Visible, masked_softmax, own_sentence, visible_positions
 from nmtkit.nn.state import select_rows
@@ -223,7 +223,7 @@ class HierarchicalAttentionNetwork(DocumentTransformer):
     def _of_contexts(self) -> Iterator[None]:
         """Record under names of contexts; compute without gradients, if the settings say so."""
         learns = self.settings.context_gradients and torch.is_grad_enabled()
-        with recorded_under("context."), torch.set_grad_enabled(learns):
+        with recorded_as_context(), torch.set_grad_enabled(learns):
             yield
 
     def _encoded(self, ids: Tensor, visible: Sight) -> Tensor:

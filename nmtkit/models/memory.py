@@ -30,7 +30,7 @@ from nmtkit.models.transformer import (
     visible_words,
 )
 from nmtkit.nn.attention import CrossAttention, SelfAttention
-from nmtkit.nn.capture import capturing, record, recorded_under
+from nmtkit.nn.capture import capturing, record, recorded_as_context
 from nmtkit.nn.dropout import Dropout
 from nmtkit.nn.embeddings import Embedder
 from nmtkit.nn.masks import Sight, Visible, masked_softmax
@@ -280,7 +280,7 @@ class AssociatedMemory(nn.Module):
         if self.settings.inter_attention and self.settings.query_from == "embed":
             first = partial(self.source_first or self.first, visible=visible)
             queries = self.source_residual(embedded, first)
-        with recorded_under("context."):  # the words of each part of the contexts, (U', M', D) each
+        with recorded_as_context():  # the words of each part of the contexts, (U', M', D) each
             parts = self.encoder(context, embedder)
             if self.settings.inter_attention:
                 parts = [

@@ -39,6 +39,9 @@ Change = Callable[[Tensor], Tensor]
 rows of targets a sentence.
 """
 
+CONTEXT = "context."
+"""The prefix of the sites that read contexts apart from the source."""
+
 _seen: dict[str, list[Tensor]] | None = None
 _prefix = ""
 _changes: Mapping[str, Change] = {}
@@ -91,14 +94,14 @@ def record(name: str, tensor: Tensor) -> None:
 
 
 @contextmanager
-def recorded_under(prefix: str) -> Iterator[None]:
-    """Put a prefix before the names recorded inside, for a module that reads several texts."""
+def recorded_as_context() -> Iterator[None]:
+    """Put CONTEXT before the names recorded inside, for a module that reads the source too."""
     global _prefix
     if not capturing():  # nothing that a compiled graph would have to keep
         yield
         return
-    outer, _prefix = _prefix, _prefix + prefix
+    _prefix = CONTEXT
     try:
         yield
     finally:
-        _prefix = outer
+        _prefix = ""
