@@ -109,22 +109,11 @@ def search(
     return results
 
 
-Chosen = Tensor | tuple[Tensor, ...]
-"""The choices of a step: tokens, the slots that they continue, `live`, and 1 where a hypothesis has
-ended. On a CPU they are four tensors (M, K), on a GPU one tensor (4, M, K).
-"""
-
-
-def _read(steps: Sequence[Chosen], best: Tensor) -> tuple[list[Any], Any]:
+def _read(tensors: Sequence[Tensor]) -> list[Any]:
     """Return tensors as arrays. A GPU sends all of them as one array, so the host waits once."""
-    tensors = [step for step in steps if isinstance(step, Tensor)]
-    if not tensors:
-        return [[part.numpy() for part in step] for step in steps], best.numpy()
-    tensors.append(best)
     numbers = torch.cat([part.flatten() for part in tensors]).cpu().numpy()
     pieces = np.split(numbers, np.cumsum([part.numel() for part in tensors])[:-1])
-    arrays = [piece.reshape(part.shape) for piece, part in zip(pieces, tensors, strict=True)]
-    return arrays[:-1], arrays[-1]
+    return [piece.reshape(part.shape) for piece, part in zip(pieces, tensors, strict=True)]
 
 
 def _stay(going: list[bool], halves: bool = False) -> list[int]:
@@ -162,7 +151,8 @@ class Beams:
             sentence has one hypothesis.
         slots: (M, 1) the number of slots that no finished hypothesis has taken.
         left: (M, 1) the number of tokens that a hypothesis may still get.
-        chosen: the choices of the last step.
+        chosen: the choices of the last step (4, M, K): tokens, the slots that they continue,
+            `live`, and 1 where a hypothesis has ended.
         step_log: the choices of the steps that the host has read.
         step: the number of tokens of the live hypotheses.
         look_every: steps between two looks.
@@ -187,8 +177,8 @@ class Beams:
         self.left = torch.tensor(limits, device=device)[:, None]
         self.step, self.longest = 0, max(limits)
         self.look_every = 1 if cpu.reads_at_once(batch.src) else LOOK
-        self.chosen: Chosen = ()
-        self._unread: list[Chosen] = []
+        self.chosen = self.live.new_empty(4, count, 0)
+        self._unread: list[Tensor] = []
         self.step_log = StepLog(count)
         self._ended: list[list[End]] = [[] for _ in limits]
         self._to_beat = np.full(count, -math.inf)  # the n-th best score
@@ -227,9 +217,8 @@ class Beams:
         self.step += 1
         self.left = self.left - 1
         ended = ((tokens == EOS) | (self.left <= 0)) & (self.live > -math.inf)
-        self.chosen = tokens, parents, self.live, ended
-        if not cpu.reads_at_once(tokens):  # as one tensor; its type holds ids exactly
-            self.chosen = torch.stack([part.to(self.live.dtype) for part in self.chosen])
+        choices = tokens, parents, self.live, ended
+        self.chosen = torch.stack([part.to(self.live.dtype) for part in choices])  # ids are exact
         self.live = self.live.masked_fill(ended, -math.inf)
         if ids.shape[1] > 1:  # else no slot is filled again
             self.slots = self.slots - ended.view(count, self.slots.shape[1], -1).sum(2)
@@ -250,8 +239,8 @@ class Beams:
 
     def note(self) -> None:
         """Keep the choices of the last step until the next look."""
-        chosen = self.chosen  # the next replay of a CUDA graph writes into the same tensor
-        self._unread.append(chosen.clone() if isinstance(chosen, Tensor) else chosen)
+        # The next replay of a CUDA graph writes into the same tensor.
+        self._unread.append(self.chosen.clone())
 
     @property
     def looks(self) -> bool:
@@ -264,7 +253,7 @@ class Beams:
         Returns: for each of the M sentences True if a live hypothesis can still enter its n best
             (the bound at the top of this file).
         """
-        steps, best = _read(self._unread, self.live.amax(1))
+        *steps, best = _read([*self._unread, self.live.amax(1)])
         self._unread = []
         for tokens, parents, live, ended in steps:
             self.step_log.add(tokens, parents)
@@ -299,8 +288,7 @@ class Beams:
         self.sentences, rows = self.sentences[index], torch.from_numpy(index).to(self.device)
         self.step_log.keep(self.sentences)
         self.live, self.slots, self.left = self.live[rows], self.slots[rows], self.left[rows]
-        if isinstance(self.chosen, Tensor):
-            self.chosen = self.chosen[:, rows]
+        self.chosen = self.chosen[:, rows]
         if self.prefixes is not None:
             self.prefixes = self.prefixes[rows]
         return rows
