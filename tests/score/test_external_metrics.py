@@ -16,6 +16,7 @@ import sacrebleu
 from nmtkit.errors import ConfigError, DataError, EnvironmentProblem
 from nmtkit.report import stage as report
 from nmtkit.report.commands import score_command
+from nmtkit.run import code_commit
 from nmtkit.score.external_metrics import SetTexts, external_metrics
 from nmtkit.score.metrics import Scorer
 from nmtkit.score.options import ScoreOptions
@@ -215,6 +216,7 @@ def test_interrupt_kills_all_processes_of_the_command(fake, tmp_path, monkeypatc
             time.sleep(0.01)
         raise KeyboardInterrupt
 
+    code_commit()  # git is a command, too, and its answer is kept
     monkeypatch.setattr(subprocess.Popen, "communicate", interrupt)
     with pytest.raises(KeyboardInterrupt):
         fake.score(metric=[f"own={command}"])
