@@ -20,8 +20,7 @@ from nmtkit.data.documents import ContextRule, Documents, Kind
 from nmtkit.data.store import Store
 from nmtkit.errors import LeftOut
 from nmtkit.measures import recording
-from nmtkit.score.formulas import mean
-from nmtkit.score.metrics import Metric
+from nmtkit.score.metrics import Metric, mean_metric
 from nmtkit.score.resampling import Draws, ratios
 from nmtkit.score.translations import scorer_of
 from nmtkit.tables.table import Estimate
@@ -140,8 +139,8 @@ class Reader:
                     for i in range(len(store))
                 )
                 nats, sums = self._read(store, rows)
-                value, signature = float(mean(nats.sum(0))), "nats a subword, </s> included"
-                loss = Metric("loss", "loss", value, signature, nats, mean, higher_is_better=False)
+                signature = "nats a subword, </s> included"
+                loss = mean_metric("loss", nats, signature, higher_is_better=False)
                 kept, on_words = ratios(sums[:, :2], sums[:, [2, 2]], draws)
                 results[label] = Condition(
                     bleu,

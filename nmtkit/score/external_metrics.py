@@ -24,10 +24,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
+import numpy as np
+
 from nmtkit import console, files
 from nmtkit.errors import ConfigError, DataError, counted
 from nmtkit.records import load_or_warn
-from nmtkit.score.metrics import METRICS, Metric, of_sentences
+from nmtkit.score.metrics import METRICS, Metric, mean_metric
 from nmtkit.score.options import ScoreOptions
 from nmtkit.score.result_tables import NAMES
 from nmtkit.score.scripts import References
@@ -108,7 +110,8 @@ class ExternalMetric(ABC):
         if not self.higher_is_better:
             names.append("better:lower")
         scores = self.scores(system, hyps, texts)
-        return of_sentences(self.name, scores, "|".join(names), self.higher_is_better)
+        statistics = np.stack([scores, np.ones(len(scores))], axis=1)
+        return mean_metric(self.name, statistics, "|".join(names), self.higher_is_better)
 
 
 def numbers(

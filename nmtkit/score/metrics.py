@@ -399,21 +399,15 @@ def bleu(
     return Scorer(refs, lang, lowercase, tokenized=tokenized).score("bleu", hyps)
 
 
-def of_sentences(
-    name: str, scores: Sequence[float], signature: str, higher_is_better: bool
-) -> Metric:
-    """Return the metric whose corpus score is the mean of its sentence scores (N)."""
-    statistics = np.stack([np.array(scores, dtype=np.float64), np.ones(len(scores))], axis=1)
-    value = float(formulas.mean(statistics.sum(0)))
-    return Metric(
-        name,
-        name,
-        value,
-        signature,
-        statistics,
-        formulas.mean,
-        higher_is_better=higher_is_better,
-    )
+def mean_metric(name: str, statistics: Array, signature: str, higher_is_better: bool) -> Metric:
+    """Return the metric whose corpus score is a mean.
+
+    Args:
+        statistics: (N, 2) the sum and the count of each sentence.
+    """
+    mean = formulas.mean
+    value = float(mean(statistics.sum(0)))
+    return Metric(name, name, value, signature, statistics, mean, None, higher_is_better)
 
 
 def looks_tokenized(hyps: Sequence[str]) -> bool:
