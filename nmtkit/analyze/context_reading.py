@@ -4,7 +4,6 @@ and how much of its own state it keeps.
 
 from __future__ import annotations
 
-import html
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -34,27 +33,27 @@ PAGE = """<!DOCTYPE html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
-<title>{{ title | escape }}</title>
+<title>{{ title }}</title>
 <style>body { font-family: sans-serif; max-width: 60em; margin: 2em auto; line-height: 1.7 } \
 dt { color: #666 }</style>
 </head>
 <body>
-<h1>{{ title | escape }}</h1>
-<p>{{ note | escape }}</p>
+<h1>{{ title }}</h1>
+<p>{{ note }}</p>
 {%- macro words(weighted, colour) -%}
 {%- set weights = weighted | map("last") | list -%}
 {%- set top = (weights | max if weights else 0) or 1 -%}
 {%- for word, weight in weighted -%}
 <span style="background: rgba({{ colour }}, {{ "%.3f" % ([0, weight] | max / top) }})" \
-title="{{ "%.4f" % weight }}">{{ word | escape }}</span>{{ " " if not loop.last }}
+title="{{ "%.4f" % weight }}">{{ word }}</span>{{ " " if not loop.last }}
 {%- endfor -%}
 {%- endmacro %}
 {% for example in examples -%}
-<h2>{{ example.title | escape }}</h2>
+<h2>{{ example.title }}</h2>
 <dl>
 <dt>context</dt><dd>{{ words(example.context, "255, 140, 0") }}</dd>
 <dt>source</dt><dd>{{ words(example.source, "30, 144, 255") }}</dd>
-<dt>reference</dt><dd>{{ example.reference | escape }}</dd>
+<dt>reference</dt><dd>{{ example.reference }}</dd>
 </dl>
 {% endfor -%}
 </body>
@@ -252,6 +251,5 @@ def as_text(examples: Sequence[Example]) -> str:
 
 def as_html(title: str, note: str, examples: Sequence[Example]) -> str:
     """Return an HTML page without external resources. A darker word has a larger weight."""
-    pages = jinja2.Environment(keep_trailing_newline=True)
-    pages.filters["escape"] = html.escape
+    pages = jinja2.Environment(keep_trailing_newline=True, autoescape=True)
     return pages.from_string(PAGE).render(title=title, note=note, examples=examples)

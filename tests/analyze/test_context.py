@@ -3,12 +3,12 @@ and gates, examples and errors.
 """
 
 import dataclasses
-import html
 from functools import partial
 
 import numpy as np
 import pytest
 import torch
+from markupsafe import escape
 
 from nmtkit.analyze import context, context_conditions, context_reading
 from nmtkit.analyze.context_conditions import Replaced, conditions
@@ -394,7 +394,7 @@ def test_html_of_examples_is_escaped_and_loads_nothing():
     evil = '<script src="x">&amp;'
     example = Example(evil, [(evil, 0.2), ("b", 0.8), ("c", -1e-9)], [(evil, 0.1)], evil)
     page = context_reading.as_html(evil, evil, [example])
-    assert page.count(html.escape(evil)) == 7 and "<script" not in page and "http" not in page
+    assert page.count(str(escape(evil))) == 7 and "<script" not in page and "http" not in page
     for depth in ("0.250", "1.000", "0.000"):  # relative to the largest; rounding is not negative
         assert f"rgba(255, 140, 0, {depth})" in page
 
