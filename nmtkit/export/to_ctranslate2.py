@@ -33,20 +33,18 @@ SIDES = ("encoder", "decoder")
 EPSILON = torch.nn.LayerNorm(1).eps
 """Added to the variance in every layer norm."""
 LAYER = {
-    "self_attention/linear_0": "attention.qkv",
-    "self_attention/linear_1": "attention.out",
-    "self_attention/layer_norm": "attention_residual.norm",
-    "ffn/linear_0": "feed_forward.inner",
-    "ffn/linear_1": "feed_forward.outer",
-    "ffn/layer_norm": "feed_forward_residual.norm",
+    "attention.qkv": "self_attention/linear_0",
+    "attention.out": "self_attention/linear_1",
+    "attention_residual.norm": "self_attention/layer_norm",
+    "cross.query": "attention/linear_0",
+    "cross.kv": "attention/linear_1",
+    "cross.out": "attention/linear_2",
+    "cross_residual.norm": "attention/layer_norm",
+    "feed_forward.inner": "ffn/linear_0",
+    "feed_forward.outer": "ffn/linear_1",
+    "feed_forward_residual.norm": "ffn/layer_norm",
 }
-"""CTranslate2's name of each module of a layer -> its path in the layer."""
-DECODER_LAYER = LAYER | {
-    "attention/linear_0": "cross.query",
-    "attention/linear_1": "cross.kv",
-    "attention/linear_2": "cross.out",
-    "attention/layer_norm": "cross_residual.norm",
-}
+"""Path of a module in a layer -> CTranslate2's name."""
 
 
 def variables(model: Model, positions: int) -> Variables:
@@ -71,15 +69,16 @@ def variables(model: Model, positions: int) -> Variables:
 
 def _modules(model: Model) -> Iterator[tuple[str, torch.nn.Module]]:
     """Yield CTranslate2's name of each module that may have weights, and the module."""
-    for side, embedder, embeddings, of_layer in (
-        ("encoder", "src_embedder", "embeddings_0", LAYER),
-        ("decoder", "tgt_embedder", "embeddings", DECODER_LAYER),
+    for side, embedder, embeddings in (
+        ("encoder", "src_embedder", "embeddings_0"),
+        ("decoder", "tgt_embedder", "embeddings"),
     ):
         yield f"{side}/{embeddings}", model.get_submodule(f"{embedder}.table")
         yield f"{side}/layer_norm", model.get_submodule(f"{side}_norm")
         for number, layer in model.get_submodule(side).named_children():
-            for name, path in of_layer.items():
-                yield f"{side}/layer_{number}/{name}", layer.get_submodule(path)
+            for path, module in layer.named_modules():
+                if path in LAYER:
+                    yield f"{side}/layer_{number}/{LAYER[path]}", module
     yield "decoder/projection", model.get_submodule("output")
 
 

@@ -43,14 +43,12 @@ LAYER = {
     "feed_forward.inner": ("fc1",),
     "feed_forward.outer": ("fc2",),
     "feed_forward_residual.norm": ("final_layer_norm",),
-}
-"""Path of a module in a layer -> Hugging Face's names of its equal parts."""
-DECODER_LAYER = LAYER | {
     "cross.query": ("encoder_attn.q_proj",),
     "cross.kv": ("encoder_attn.k_proj", "encoder_attn.v_proj"),
     "cross.out": ("encoder_attn.out_proj",),
     "cross_residual.norm": ("encoder_attn_layer_norm",),
 }
+"""Path of a module in a layer -> Hugging Face's names of its equal parts."""
 READERS = ("qkv", "query", "kv", "inner")
 """Modules that read the vectors between sublayers; all other modules write such vectors."""
 IDS = {
@@ -146,13 +144,14 @@ def _modules(model: Model) -> Iterator[tuple[list[str], nn.Module, bool]]:
     Yields: Hugging Face's names of its equal parts, the module, and True if it reads the vectors
         between sublayers.
     """
-    for side, of_layer in (("encoder", LAYER), ("decoder", DECODER_LAYER)):
+    for side in ("encoder", "decoder"):
         if _is_pre_norm(model):
             yield [f"model.{side}.layer_norm"], model.get_submodule(f"{side}_norm"), False
         for number, layer in model.get_submodule(side).named_children():
-            for path, parts in of_layer.items():
-                names = [f"model.{side}.layers.{number}.{part}" for part in parts]
-                yield names, layer.get_submodule(path), path.endswith(READERS)
+            for path, module in layer.named_modules():
+                names = [f"model.{side}.layers.{number}.{part}" for part in LAYER.get(path, ())]
+                if names:
+                    yield names, module, path.endswith(READERS)
 
 
 def _tables(model: Model, order: list[int]) -> dict[str, Tensor]:
