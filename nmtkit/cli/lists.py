@@ -35,15 +35,15 @@ class VariantsOptions(Options):
     VariantsOptions,
     epilog=examples("nmtkit variants --preset dc-wmt --vocab-size 33432"),
 )
-def variants(vocab_size: int, as_json: bool, preset: str | None = None) -> None:
+def variants(vocab_size: int, as_json: bool, preset: str = "base") -> None:
     """List the variants with their parameters and papers."""
     from nmtkit.models.variants import describe
 
-    rows = describe(preset=preset, vocab_size=vocab_size)
+    rows = describe(preset, vocab_size)
     if as_json:
         console.print_json(rows)
         return
-    title = f"preset {preset or 'base'}, vocabulary {vocab_size:,}"
+    title = f"preset {preset}, vocabulary {vocab_size:,}"
     cells = [
         [row["name"], f"{row['parameters'] / 1e6:.2f}M", row["paper"], row["what"]] for row in rows
     ]

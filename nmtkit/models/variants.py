@@ -103,19 +103,18 @@ def build_model(
     return model
 
 
-def describe(preset: str | None = None, vocab_size: int | None = None) -> list[dict[str, Any]]:
+def describe(preset: str = "base", vocab_size: int = 32_000) -> list[dict[str, Any]]:
     """Return the variants as plain values, for people and for JSON.
 
     Args:
-        preset: whose sizes the parameters are counted with; None = base.
-        vocab_size: V, of each side (one vocabulary where the preset ties all embeddings); None =
-            32,000.
+        preset: whose sizes the parameters are counted with.
+        vocab_size: V, of each side (one vocabulary where the preset ties all embeddings).
     Returns: name, what, paper, parameters, and settings (see `fields.Setting`) of each variant of
         the table.
     Raises: ConfigError for an unknown preset.
     """
-    sizes = settings.load_preset(preset or "base").get("model", {})
-    vocabularies = Vocabularies(vocab_size or 32_000, vocab_size or 32_000, shared=True)
+    sizes = settings.load_preset(preset).get("model", {})
+    vocabularies = Vocabularies(vocab_size, vocab_size, shared=True)
     rows = []
     for name, variant in VARIANTS.items():
         cls = load_variant(name)
