@@ -130,20 +130,19 @@ def _score_set(
         )
         outputs = [read_output(run, side, text_set, *item) for item in folders.items()]
         metrics = measure(outputs, task)
-        result = evaluate(metrics, task).model_copy(update={"made_from": made_from})
+        kept = {"made_from": made_from, "paper": stored.paper if stored and same_texts else None}
+        result = evaluate(metrics, task).model_copy(update=kept)
         owned = SCORES if same_texts else (*SCORES, *PAPER)
         _write(result, sentence_rows(metrics, task.src_lengths), folder, owned)
         if stored:
             _say_replaced(stored, result, same_texts)
-    numbers = stored.paper if stored and same_texts else None
     if printed:
         table = paper.compared(printed, "score", paper.of_scores(result), run.manifest().dataset)
         table.write(folder, "paper")
         numbers = StoredTable.model_validate(table.as_json())
-    with_numbers = result.model_copy(update={"paper": numbers})
-    if with_numbers != result:
-        with_numbers.write(folder / "scores.json")
-    return with_numbers
+        result = result.model_copy(update={"paper": numbers})
+        result.write(folder / "scores.json")
+    return result
 
 
 def _completed(options: ScoreOptions, stored: Scores | None) -> ScoreOptions:
