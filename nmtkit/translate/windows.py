@@ -28,14 +28,14 @@ BYTES = 1 << 16
 MARKED = MARKER_LINE.decode()
 
 
-def windowed(items: Iterable[Item], size: int = WINDOW) -> Iterator[list[Item]]:
-    """Group items into lists of `size` (the last one shorter)."""
+def windowed(items: Iterable[Item], size: int = 0) -> Iterator[list[Item]]:
+    """Group items into lists of `size` (the last one shorter); 0 = WINDOW."""
     iterator = iter(items)
-    while window := list(itertools.islice(iterator, size)):
+    while window := list(itertools.islice(iterator, size or WINDOW)):
         yield window
 
 
-def file_windows(path: str | Path, size: int = WINDOW) -> Iterator[list[str]]:
+def file_windows(path: str | Path) -> Iterator[list[str]]:
     """Return the lines of a UTF-8 file (compressed or not) in windows.
 
     Raises: DataError if the file cannot be read, is not UTF-8, or is a TSV file by its name.
@@ -45,7 +45,7 @@ def file_windows(path: str | Path, size: int = WINDOW) -> Iterator[list[str]]:
             f"{path} is a TSV file, and lines of text are translated whole",
             hint="decompressed: cut -f1 FILE.tsv | nmtkit translate - …",
         )
-    return windowed(files.text_lines(Path(path)), size)
+    return windowed(files.text_lines(Path(path)))
 
 
 def is_marker(line: str) -> bool:
@@ -158,19 +158,16 @@ def windows_for(
         yield lines, Documents(starts, len(lines))
 
 
-def stream_windows(
-    stream: BinaryIO, size: int = WINDOW, silence: float = SILENCE
-) -> Iterator[list[str]]:
-    """Yield the lines of a stream in windows. A window ends when no line comes for a moment, so
-    that a dialogue is answered line by line; or when a line has waited for PATIENCE.
+def stream_windows(stream: BinaryIO) -> Iterator[list[str]]:
+    """Yield the lines of a stream in windows of at most WINDOW lines. A window ends when no line
+    comes for SILENCE, so that a dialogue is answered line by line; or when a line has waited for
+    PATIENCE.
 
     Args:
         stream: stdin's bytes; only its file descriptor is read if it has one.
-        size: the most lines of a window.
-        silence: the length of the moment, in seconds.
     Raises: DataError if a line is not UTF-8 or has no end; the lines before it are yielded first.
     """
-    windows, again = itertools.tee(_raw_windows(stream, size, silence))
+    windows, again = itertools.tee(_raw_windows(stream))
     texts = files.decoded(itertools.chain.from_iterable(again), "stdin")
     for window in windows:
         lines: list[str] = []
@@ -183,11 +180,11 @@ def stream_windows(
         yield lines
 
 
-def _raw_windows(stream: BinaryIO, size: int, silence: float) -> Iterator[list[bytes]]:
+def _raw_windows(stream: BinaryIO) -> Iterator[list[bytes]]:
     try:
         descriptor = stream.fileno()
     except OSError:  # not a real file (a test's BytesIO): reading never waits
-        yield from windowed((line.removesuffix(b"\n") for line in stream), size)
+        yield from windowed(line.removesuffix(b"\n") for line in stream)
         return
 
     def has_input(seconds: float | None = None) -> bool:
@@ -203,11 +200,11 @@ def _raw_windows(stream: BinaryIO, size: int, silence: float) -> Iterator[list[b
         begin = begin if waiting else time.monotonic()
         waiting += ended
         if len(rest) > files.LONGEST:
-            yield from windowed(waiting, size)
+            yield from windowed(waiting)
             raise files.too_long(number + 1, "stdin")
-        while len(waiting) >= size or (
-            waiting and (time.monotonic() - begin > PATIENCE or not has_input(silence))
+        while len(waiting) >= WINDOW or (
+            waiting and (time.monotonic() - begin > PATIENCE or not has_input(SILENCE))
         ):
-            yield waiting[:size]
-            waiting, begin = waiting[size:], time.monotonic()  # a search may have taken long
-    yield from windowed([*waiting, rest] if rest else waiting, size)
+            yield waiting[:WINDOW]
+            waiting, begin = waiting[WINDOW:], time.monotonic()  # a search may have taken long
+    yield from windowed([*waiting, rest] if rest else waiting)

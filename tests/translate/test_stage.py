@@ -2,7 +2,6 @@
 these are up to date.
 """
 
-import functools
 from collections import Counter
 
 import pytest
@@ -19,7 +18,6 @@ from nmtkit.records import SearchSpeed
 from nmtkit.translate import output, stage, translator
 from nmtkit.translate.stage import translate
 from nmtkit.translate.systems import choose
-from nmtkit.translate.windows import file_windows
 from tests.manifests import read_json, write_best, write_json
 
 
@@ -260,14 +258,14 @@ def test_forced_scores_of_a_set_read_its_spans(run, monkeypatch):
     (run.prep / "test").mkdir()
     write_spans(run.prep / "test", 0, [[i + 1] for i in range(len(LINES))])
     spans, force = [], stage.Scorer.force
-    monkeypatch.setattr(output, "file_windows", functools.partial(file_windows, size=3))
+    monkeypatch.setattr("nmtkit.translate.windows.WINDOW", 3)
     monkeypatch.setattr(stage.Scorer, "force", lambda *of: spans.extend(of[4]) or force(*of))
     translated(run, force_target=run.source("test"))
     assert spans == [[i + 1] for i in range(len(LINES))]
 
 
 def test_set_is_written_in_order_when_workers_are_ahead(run, monkeypatch):
-    monkeypatch.setattr(stage, "file_windows", functools.partial(file_windows, size=3))
+    monkeypatch.setattr("nmtkit.translate.windows.WINDOW", 3)
     expected = (translated(run, nbest=2) / "nbest.jsonl").read_bytes()
     reading, begin, begun = stage.Scorer.reading, Workers.begin, []
     monkeypatch.setattr(stage.Scorer, "reading", lambda scorer, jobs: reading(scorer, 2))

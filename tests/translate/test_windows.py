@@ -1,6 +1,5 @@
 """Windows of lines: from files and streams, of whole documents, and printed in order."""
 
-import functools
 import itertools
 import os
 import threading
@@ -33,10 +32,11 @@ from nmtkit.translate.windows import (
 MANY_LINES = "\n".join(f"line {i} é" for i in range(5000)).encode()
 
 
-def test_file_windows_split_at_line_feeds_only(tmp_path):
+def test_file_windows_split_at_line_feeds_only(tmp_path, monkeypatch):
+    monkeypatch.setattr(windows_module, "WINDOW", 3)
     path = tmp_path / "x.txt"
     path.write_bytes("a\u2028b\nc\x0cd\r\n\ne".encode())
-    assert list(file_windows(path, 3)) == [["a\u2028b", "c\x0cd\r", ""], ["e"]]
+    assert list(file_windows(path)) == [["a\u2028b", "c\x0cd\r", ""], ["e"]]
     assert list(windowed(range(5), 2)) == [[0, 1], [2, 3], [4]]
 
 
@@ -54,11 +54,12 @@ def pipe(blocks, pause=0.0):
     return os.fdopen(reader, "rb")
 
 
-def test_each_line_of_a_dialogue_is_a_window():
+def test_each_line_of_a_dialogue_is_a_window(monkeypatch):
+    monkeypatch.setattr(windows_module, "SILENCE", 0.01)
     reader, writer = os.pipe()
     os.set_blocking(reader, False)  # as some programs leave the pipes of their children
     with os.fdopen(reader, "rb") as stream:
-        windows = stream_windows(stream, silence=0.01)
+        windows = stream_windows(stream)
         for line in ("first", "second"):
             os.write(writer, f"{line}\n".encode())
             assert next(windows) == [line]  # though the stream has not ended
@@ -71,22 +72,26 @@ def test_each_line_of_a_dialogue_is_a_window():
 
 def test_lines_that_never_pause_come_in_several_windows(monkeypatch):
     monkeypatch.setattr(windows_module, "PATIENCE", 0.1)
+    monkeypatch.setattr(windows_module, "SILENCE", 0.5)
     lines = [str(number) for number in range(40)]
     with pipe([f"{line}\n".encode() for line in lines], pause=0.01) as stream:
-        windows = list(stream_windows(stream, silence=0.5))
+        windows = list(stream_windows(stream))
     assert list(itertools.chain(*windows)) == lines
     assert len(windows) > 1
 
 
 def test_lines_that_follow_each_other_soon_are_one_window(monkeypatch):
     monkeypatch.setattr(windows_module, "PATIENCE", 60.0)
+    monkeypatch.setattr(windows_module, "SILENCE", 60.0)
     with pipe([b"a\n", b"b\n"], pause=0.05) as stream:
-        assert list(stream_windows(stream, silence=60.0)) == [["a", "b"]]
+        assert list(stream_windows(stream)) == [["a", "b"]]
 
 
-def test_stream_windows_have_at_most_their_size():
+def test_stream_windows_have_at_most_their_size(monkeypatch):
+    monkeypatch.setattr(windows_module, "WINDOW", 1200)
+    monkeypatch.setattr(windows_module, "SILENCE", 1.0)
     with pipe([MANY_LINES[:7], MANY_LINES[7:1001], MANY_LINES[1001:]]) as stream:
-        windows = list(stream_windows(stream, size=1200, silence=1.0))
+        windows = list(stream_windows(stream))
     assert "\n".join(itertools.chain(*windows)).encode() == MANY_LINES
     assert all(len(window) <= 1200 for window in windows)
 
@@ -108,8 +113,9 @@ def test_bytes_that_are_not_utf8_raise_data_error_after_the_lines_before():
 
 def test_endless_line_raises_data_error_after_the_lines_before(monkeypatch):
     monkeypatch.setattr(files, "LONGEST", 9)
+    monkeypatch.setattr(windows_module, "SILENCE", 1.0)
     with pipe([b"123456789\nb\nan", b"d so on without"]) as stream:
-        windows = stream_windows(stream, silence=1.0)
+        windows = stream_windows(stream)
         assert next(windows) == ["123456789", "b"]
         with pytest.raises(DataError, match="^line 3 has more than 16 MiB") as error:
             next(windows)
@@ -250,7 +256,7 @@ def windows_of_five_lines(tmp_path, monkeypatch, stdout):
             yield window
 
     monkeypatch.setattr(translator_module, "MANY_LINES", 2)
-    monkeypatch.setattr(output, "file_windows", functools.partial(file_windows, size=5))
+    monkeypatch.setattr(windows_module, "WINDOW", 5)
     monkeypatch.setattr(output, "stream_windows", stdin_windows)
     set_stdin(monkeypatch, b"")
     return path, printed
