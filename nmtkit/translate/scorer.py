@@ -66,11 +66,9 @@ class Scorer(Translator):
             spans: of each source, where known.
         Raises: ValueError if the numbers of sources and targets differ.
         """
-        src, heads = self._uncut(sources)
         tokens = [_whole(self.tgt_side, line) for line in targets]
         tgt = [[self.tgt_vocab.encode(line)] for line in tokens]
-        batches = self._batches([max(len(s), len(t)) for s, (t,) in zip(src, tgt, strict=True)])
-        scores = self._score_all(src, heads, tgt, batches, documents, spans)
+        scores = self._score_all(sources, tgt, documents, spans)
         return [
             ForcedLine([*line, self.tgt_vocab[EOS]], of_line)
             for line, (of_line,) in zip(tokens, scores, strict=True)
@@ -105,16 +103,14 @@ class Scorer(Translator):
             documents: as of `force`.
         Returns: (N, K_i).
         """
-        src, heads = self._uncut(sources)
         tgt = [
             [self.tgt_vocab.encode(_whole(self.tgt_side, line)) for line in lines]
             for lines in targets
         ]
-        batches = self._alternative_batches(src, tgt)
-        scores = self._score_all(src, heads, tgt, batches, documents)
+        scores = self._score_all(sources, tgt, documents)
         return [[sum(of_target) for of_target in of_line] for of_line in scores]
 
-    def _alternative_batches(self, src: list[Ids], tgt: list[list[Ids]]) -> list[list[int]]:
+    def _batches_with_targets(self, src: list[Ids], tgt: list[list[Ids]]) -> list[list[int]]:
         """Return the numbers of the lines with targets in batches. The sources of a batch have the
         same number of targets.
         """
@@ -158,22 +154,22 @@ class Scorer(Translator):
 
     def _score_all(
         self,
-        src: list[Ids],
-        heads: list[Ids],
+        sources: Sequence[str],
         tgt: list[list[Ids]],
-        batches: Sequence[Sequence[int]],
         documents: Documents | None,
         spans: Sequence[Sequence[int]] | None = None,
     ) -> list[list[list[float]]]:
         """Score the targets of each line, batch by batch on the workers.
 
         Args:
-            src, heads: (N) from `_uncut`.
-            tgt: (N, K_i).
-            batches: numbers of lines; a line in no batch is not scored.
+            sources: (N) lines.
+            tgt: (N, K_i); a line without targets is not scored.
             documents, spans: of the lines.
         Returns: of each line, of each target, the log-probabilities of its tokens.
+        Raises: ValueError if the numbers of sources and targets differ.
         """
+        src, heads = self._uncut(sources)
+        pairs = list(zip(src, tgt, strict=True))
         fitting = self._fitting(spans, [[line] for line in src])
         targets = list(itertools.chain(*tgt))
         self.counts.update(
@@ -187,8 +183,9 @@ class Scorer(Translator):
         )
         reads = self._given_or_translated(heads, tgt, documents)
         documents = without_blank_lines(documents, heads)
+        batches = self._batches_with_targets(src, tgt)
         items = {
-            line: (src[line], tgt[line], fitting[line], self._context(line, reads, documents))
+            line: (*pairs[line], fitting[line], self._context(line, reads, documents))
             for line in itertools.chain(*batches)
         }
         scores = self._by_batch(self._score, items, batches)
