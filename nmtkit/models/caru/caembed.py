@@ -83,6 +83,9 @@ class CAEmbed(nn.Module):
 
     def _over_states(self, recent: list[Tensor], times: int, dtype: torch.dtype) -> Before:
         cell, product = self.cell, cell_inputs(self.cell, times, dtype)
+        if self.history == 1 and cell.input.packed is None:  # `first` reads half of a product
+            weight, bias = (p[: cell.d_hidden].to(dtype) for p in cell.input.parameters())
+            product = LoopProduct(weight.mT, times, bias)
         state = loop_product([cell.state], times * self.history, dtype)
 
         def before(_: int, s: Tensor) -> tuple[Tensor, Product]:
