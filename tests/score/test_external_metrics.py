@@ -220,8 +220,18 @@ def test_interrupt_kills_all_processes_of_the_command(fake, tmp_path, monkeypatc
     monkeypatch.setattr(subprocess.Popen, "communicate", interrupt)
     with pytest.raises(KeyboardInterrupt):
         fake.score(metric=[f"own={command}"])
-    state = Path(f"/proc/{child.read_text().strip()}/status")
-    assert not state.exists() or "Z (zombie)" in state.read_text("utf-8")
+    state = Path(f"/proc/{child.read_text().strip()}/stat")
+    deadline = time.monotonic() + 20  # a killed process dies when it runs next
+
+    def alive():
+        try:
+            return state.read_text("utf-8").rpartition(")")[2].split()[0] not in "ZX"
+        except (FileNotFoundError, ProcessLookupError):
+            return False
+
+    while alive():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def test_removed_results_are_not_reported_if_writing_fails(fake, monkeypatch, stderr):
