@@ -113,6 +113,10 @@ class Trainer:
         self.optimizer_step = OptimizerStep(self.gradients)
         self.prefetcher = Prefetcher(self.updates, self.gradients)
         self.stop = Stop()
+        # Passes and learning rate of the last update. If a signal stopped the training before the
+        # validation of that update, its line of the log may still be due.
+        rate = learning_rate(self.settings, self.width, max(1, state.step), state.plateau)
+        self._passes_and_rate = self.updates.passes, rate
         # The time of all updates, and when the current update began.
         self._seconds, self._begin = state.seconds, 0.0
         # The step and the validation of the last checkpoint. There is nothing new to save yet.
@@ -161,7 +165,7 @@ class Trainer:
                 ended = ending
                 ending = reason_to_end(state, s)
                 # The validation may have used up the patience.
-                if ending and not ended and state.step > begin and state.step % s.log_every:
+                if ending and not ended and state.log.steps:
                     self._log(at_the_end=True)
                 if signal_name := self.signal_of_any_rank():
                     break
@@ -207,6 +211,7 @@ class Trainer:
             state.step += 1
             state.epoch, state.window, state.index = update.place
             rate = learning_rate(self.settings, self.width, state.step, state.plateau)
+            self._passes_and_rate = update.passes, rate
             sums = self.optimizer_step.step(update, rate)
             if self.settings.ema:
                 self.gradients.with_memory(self.averages.update, state.step, finite(sums))
@@ -255,9 +260,7 @@ class Trainer:
         A report at the end starts no new window, because a longer training would not have made it.
         """
         self.read()
-        last = self._last_read
-        assert last is not None
-        self.reporter.progress(self.state, last.prepared.passes, last.rate, at_the_end)
+        self.reporter.progress(self.state, *self._passes_and_rate, at_the_end)
         if not at_the_end:
             self.state.log = Window()
 

@@ -129,6 +129,27 @@ def test_stopped_training_resumes_exactly(at, call, step, run, monkeypatch, unin
     assert outcome(run) == uninterrupted
 
 
+@pytest.mark.parametrize(
+    "at", [(loop.Trainer, "update", 8), (Validator, "_loss", 2)], ids=["update", "validation"]
+)
+def test_training_stopped_before_patience_runs_out_has_the_last_line_of_the_log(
+    at, tmp_path, monkeypatch
+):
+    """The validation of step 8 uses up the patience, and lowers the learning rate."""
+    monkeypatch.setattr(Validator, "_loss", lambda self, stop: stop.check() or 1.0)
+    whole, stopped = (make_run(tmp_path / name) for name in ("whole", "stopped"))
+    settings = ["train.patience=1", "train.plateau_on=dev_loss", "train.decay_patience=0"]
+    settings += ["train.dev_bleu=false", "train.samples=0"]
+    go(whole, *settings)
+    *function, call = at
+    stop(monkeypatch, call, go, stopped, *settings, at=function)
+    assert state_of(stopped)["validated"] == 4
+    go(stopped, *settings)
+    assert [line["step"] for line in metrics(whole, "train")] == [5, 8]
+    assert state_of(whole)["plateau"]["factor"] < 1
+    assert outcome(stopped) == outcome(whole)
+
+
 def test_training_stopped_after_every_update_resumes_exactly(run, monkeypatch, uninterrupted):
     """And counts its processor time once: here, a second an update."""
     updates, step = [], OptimizerStep.step
