@@ -172,7 +172,8 @@ def test_non_finite_update_is_skipped_and_counted(run, monkeypatch, stderr):
         poison(patch, {4})
         fit(run, "train.max_steps=4")
     state = state_of(run)
-    expected = {"step": 4, "skipped": 1, "skipped_in_row": 1}
+    (line,) = metrics(run, "train")
+    expected = {"step": 4, "skipped": 1, "skipped_in_row": 1, "tokens": line["tgt_tokens"]}
     assert expected.items() <= state.items() and len(state["norms"]) == 3
     message = "step 4: loss nan, gradient norm nan: update skipped (1 so far)"
     assert message in stderr()
@@ -191,8 +192,9 @@ def test_five_skipped_updates_in_a_row_stop_the_training(run, monkeypatch):
 
     monkeypatch.setattr(checkpoints, "save", slow)
     poison(monkeypatch, set(range(4, 100)))
-    message = "5 updates in a row, up to step 8"
-    error = refused(TrainingDiverged, message, fit, run, "train.max_steps=30")
+    message = "5 updates in a row, up to step 8"  # which is read after step 9
+    settings = "train.max_steps=30", "train.log_every=100"
+    error = refused(TrainingDiverged, message, fit, run, *settings)
     assert "step-00000006" in error.hint  # its weights are good: step 3 is the last update
     report = read_json(run.system("transformer").path / "diverged.json")
     assert report["step"] == 8

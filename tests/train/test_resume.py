@@ -7,7 +7,6 @@ import random
 import signal
 import subprocess
 import sys
-import time
 from types import SimpleNamespace
 
 import numpy as np
@@ -92,6 +91,12 @@ def test_state_counts_the_target_tokens_of_all_updates(uninterrupted):
     assert uninterrupted["state"]["tokens"] == sum(of_lines) > 12 * 3 * 40
 
 
+def test_plateau_observes_the_mean_loss_of_the_updates_since_the_last_validation(run):
+    go(run, "train.log_every=4")
+    losses = [line["loss"] for line in metrics(run, "train")]
+    assert len(losses) == 3 and state_of(run)["plateau"]["best"] == pytest.approx(min(losses))
+
+
 @pytest.mark.parametrize(
     "draw",
     [random.random, np.random.rand, lambda: float(torch.rand(1))],
@@ -151,18 +156,18 @@ def test_training_stopped_before_patience_runs_out_has_the_last_line_of_the_log(
 
 
 def test_training_stopped_after_every_update_resumes_exactly(run, monkeypatch, uninterrupted):
-    """And counts its processor time once: here, a second an update."""
+    """And counts its time and its processor time once: here, a second an update."""
     updates, step = [], OptimizerStep.step
     monkeypatch.setattr(OptimizerStep, "step", lambda *update: updates.append(1) or step(*update))
-    clocks = {"monotonic": time.monotonic, "sleep": time.sleep}
-    clocks["process_time"] = lambda: float(len(updates))
+    clocks = dict.fromkeys(("monotonic", "process_time"), lambda: float(len(updates)))
     monkeypatch.setattr(loop, "time", SimpleNamespace(**clocks))
     for _ in range(12):
         stop(monkeypatch, 1, go, run)
     go(run)
     assert outcome(run) == uninterrupted
+    assert state_of(run)["seconds"] == 12
     for line in metrics(run, "train"):
-        assert line["cpu_seconds"] == line["updates"]
+        assert line["cpu_seconds"] == line["seconds"] == line["updates"]
 
 
 # Wide enough that torch shares element-wise work (from 32,768 numbers on) and matrix products among

@@ -214,7 +214,7 @@ def test_variants_of_a_preset_share_precision_and_learning_rate(
 
 
 def test_config_manifest_history_and_metrics_record_the_training(run, system):
-    go(run, "train.seed=7", "train.betas=[0.8, 0.9]")
+    go(run, "train.seed=7", "train.betas=[0.8, 0.9]", "train.lr=0.01", "train.warmup=8")
     config, manifest = system.read_config(), read_json(last(run) / "manifest.json")
     (record,) = lines_of(run.path / "history.jsonl")
     (progress,) = metrics(run, "train")
@@ -224,7 +224,7 @@ def test_config_manifest_history_and_metrics_record_the_training(run, system):
         (config.model, {"d_model": 16}),
         (manifest, {"step": 4, "variant": VARIANT}),
         (record, {"stage": "train", "exit": 0, "seed": 7, "device": "cpu", "steps": [0, 4]}),
-        (progress, {"step": 4}),
+        (progress, {"step": 4, "lr": 0.01 * 4 / 8}),
     ]:
         assert expected.items() <= found.items()
     assert list(manifest["vocabulary"]) == ["vocab.txt"]
@@ -390,6 +390,9 @@ def test_clipped_gradient_has_the_maximum_norm_and_its_old_direction(tmp_path):
     assert clipped.norm() == pytest.approx(1e-3, rel=1e-3)
     assert free.norm() > 0.1
     assert torch.allclose(clipped / 1e-3, free / free.norm(), atol=1e-4)
+    for clip in ("0", "0.001"):  # the log has the norm before clipping
+        (line,) = metrics(Run(tmp_path / clip), "train")
+        assert line["grad_norm"] == pytest.approx(free.norm().item(), rel=1e-4)
 
 
 def test_training_learns_to_translate(tmp_path):

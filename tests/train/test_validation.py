@@ -30,6 +30,7 @@ from nmtkit.train.stop import Abandoned, Stop
 from nmtkit.train.validation import DEV_SEARCH, Validation, Validator, dev_search
 from nmtkit.translate.beam import search
 from nmtkit.translate.translator import Translator
+from tests.faults.trainings import fail
 from tests.manifests import edit, read_json
 from tests.train.tiny import (
     FOUR_STEPS,
@@ -162,6 +163,13 @@ def test_dev_loss_is_the_mean_over_all_target_tokens(run):
         total -= log_p[0].gather(-1, batch.tgt_out[0, :, None]).sum().item()
     (line,) = metrics(run, "dev")
     assert line["dev_loss"] == pytest.approx(total / store.tgt_lengths.sum(), rel=1e-5)
+
+
+def test_batch_that_does_not_fit_into_memory_at_first_is_measured_again(run, monkeypatch):
+    error = torch.OutOfMemoryError("CUDA out of memory")
+    calls = fail(monkeypatch, validation, "batch_loss", error, {1})
+    go(run, "train.batch_size=1000")
+    assert calls == [2] and len(metrics(run, "dev")) == 1
 
 
 @pytest.fixture
