@@ -299,6 +299,18 @@ def moments_after_one_step(run, monkeypatch, memory=None, settings=()):
     return checkpoints.load_training(last(run), dict)[1]
 
 
+def test_largest_batch_of_the_epoch_is_tried_before_the_first_update(run, monkeypatch):
+    sizes, backward = [], losses.backward
+
+    def recorded(logits_of, hidden, batch, *args):
+        sizes.append(batch.src.numel() + batch.tgt_out.numel())
+        return backward(logits_of, hidden, batch, *args)
+
+    monkeypatch.setattr(losses, "backward", recorded)
+    fit(run, "train.max_steps=7")  # an epoch has seven batches
+    assert sizes[0] == max(sizes[1:]) > sizes[1]
+
+
 def test_update_that_does_not_fit_into_memory_is_computed_in_parts(tmp_path, monkeypatch, stderr):
     whole = moments_after_one_step(make_run(tmp_path / "whole", dev=0), monkeypatch)
     parts = moments_after_one_step(make_run(tmp_path / "parts", dev=0), monkeypatch, memory=50)
