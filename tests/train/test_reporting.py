@@ -15,6 +15,7 @@ from nmtkit.train.loggers import TensorBoard
 from nmtkit.train.ranks import Ranks
 from nmtkit.train.reporting import Reporter
 from nmtkit.train.state import TrainState, Window
+from nmtkit.train.stop import seconds_left
 from nmtkit.train.validation import Validator
 from tests.faults.trainings import interfere
 from tests.full_disk import full_disk
@@ -99,6 +100,13 @@ def test_log_has_the_perplexity_of_the_loss_without_smoothing(system, stderr):
     first, second = stderr().splitlines()
     assert "loss 7.539 (7.742 label-smoothed), perplexity 1,880, " in first  # exp(7.539) = 1,880
     assert "loss 1.000, perplexity 2.718, " in second and " 25.0% padding, " in second
+
+
+@pytest.mark.parametrize(("max_minutes", "seconds"), [(0, 200), (2, 70), (5, 200)])
+def test_time_left_is_that_of_the_steps_or_of_the_minutes(max_minutes, seconds):
+    settings = TrainSettings(max_steps=110, max_minutes=max_minutes)
+    window = Window(steps=5, seconds=10.0)
+    assert seconds_left(TrainState(step=10, seconds=50.0), settings, window) == seconds
 
 
 # On a terminal

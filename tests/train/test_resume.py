@@ -16,11 +16,13 @@ from safetensors.torch import load_file
 
 from nmtkit.errors import Interrupted
 from nmtkit.models import checkpoints
+from nmtkit.nn.dropout import dropout
 from nmtkit.train import best, loop
 from nmtkit.train import loss as losses
 from nmtkit.train.gradients import seed_everything
 from nmtkit.train.optimizer import OptimizerStep
 from nmtkit.train.stage import train
+from nmtkit.train.stop import Stop
 from nmtkit.train.validation import Validator
 from tests import ROOT
 from tests.faults.trainings import interfere
@@ -99,8 +101,13 @@ def test_plateau_observes_the_mean_loss_of_the_updates_since_the_last_validation
 
 @pytest.mark.parametrize(
     "draw",
-    [random.random, np.random.rand, lambda: float(torch.rand(1))],
-    ids=["random", "numpy", "torch"],
+    [
+        random.random,
+        np.random.rand,
+        lambda: float(torch.rand(1)),
+        lambda: str(dropout(torch.ones(99), 0.5).tolist()),
+    ],
+    ids=["random", "numpy", "torch", "dropout"],
 )
 def test_each_micro_batch_seeds_all_sources_of_random_numbers(draw):
     """By seed, update and place in the update, so that a user's model may draw from any source."""
@@ -196,6 +203,14 @@ def test_training_on_two_threads_resumes_exactly(precision, tmp_path, monkeypatc
     whole, stopped = map(outcome, runs)
     assert whole["state"]["hardware"]["threads"] == 2
     assert stopped == whole
+
+
+def test_training_under_nohup_ignores_sighup():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    with Stop().listening():
+        handlers = [signal.getsignal(number) for number in (signal.SIGHUP, signal.SIGTERM)]
+    signal.signal(signal.SIGHUP, before)
+    assert handlers[0] == signal.SIG_IGN != handlers[1]
 
 
 def press_ctrl_c_twice(run, monkeypatch):

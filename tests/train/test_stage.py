@@ -379,6 +379,8 @@ def test_accumulated_micro_batches_make_the_update_of_one_batch(tmp_path):
     )
     for moments in accumulated:
         assert all(torch.allclose(whole[k], moments[k], rtol=1e-4, atol=1e-7) for k in whole)
+    lines = [line for size in (32, 8, 1) for line in metrics(Run(tmp_path / str(size)), "train")]
+    assert [line["loss"] for line in lines] == pytest.approx([lines[0]["loss"]] * 3, rel=1e-4)
 
 
 def test_clipped_gradient_has_the_maximum_norm_and_its_old_direction(tmp_path):
