@@ -30,7 +30,7 @@ from nmtkit.train.stop import Abandoned, Stop
 from nmtkit.train.validation import DEV_SEARCH, Validation, Validator, dev_search
 from nmtkit.translate.beam import search
 from nmtkit.translate.translator import Translator
-from tests.faults.trainings import fail
+from tests.faults.trainings import fail, interfere
 from tests.manifests import edit, read_json
 from tests.train.tiny import (
     FOUR_STEPS,
@@ -165,6 +165,17 @@ def test_dev_loss_is_the_mean_over_all_target_tokens(run):
     assert line["dev_loss"] == pytest.approx(total / store.tgt_lengths.sum(), rel=1e-5)
 
 
+def test_validation_has_the_precision_of_the_training(run, monkeypatch):
+    enabled = []
+    for name in ("target_states", "search"):
+        record = partial(
+            lambda name: enabled.append((name, torch.is_autocast_enabled("cpu"))), name
+        )
+        interfere(monkeypatch, validation, name, range(99), record)
+    go(run, "train.dev_bleu=true", "train.precision=bfloat16")
+    assert {*enabled} == {("target_states", True), ("search", True)}
+
+
 def test_batch_that_does_not_fit_into_memory_at_first_is_measured_again(run, monkeypatch):
     error = torch.OutOfMemoryError("CUDA out of memory")
     calls = fail(monkeypatch, validation, "batch_loss", error, {1})
@@ -201,6 +212,18 @@ def test_bleu_of_a_tokenised_target_side_is_of_tokenised_text(run, bleu_calls, v
     assert bleu_calls == [(6, [6], "de", True)]
 
 
+def test_bleu_counts_all_references(run, dev, validator_of):
+    model = tiny_model("transformer")
+    validator = validator_of(model)
+    texts = validator._texts(validator._translate(list(range(6)), Stop()))
+    files.write_lines(run.prep / "text" / "dev.ref1", [texts[row] for row in range(6)])
+    first = validator.validate(Stop()).bleu
+    manifest = read_json(run.prep / "manifest.json")
+    manifest["sets"][1]["references"] = 2
+    files.write_json(run.prep / "manifest.json", manifest)
+    assert validator_of(model).validate(Stop()).bleu == pytest.approx(100) != first
+
+
 def test_samples_are_translated_without_bleu(validator_of):
     settings = {"dev_bleu": False, "samples": 2, "dev_sentences": 4}
     measured = validator_of(tiny_model("transformer"), **settings).validate(Stop())
@@ -229,6 +252,15 @@ def test_longer_maximum_length_of_translations_makes_another_development_set(run
     assert limit == pytest.approx(3.6)
     hashes = [validation._dev_set_hash({}, "dev", 0, a) for a in (1.2, 1.5, limit)]
     assert hashes[0] == hashes[1] != hashes[2]
+
+
+def test_development_set_is_identified_by_its_ids_its_texts_and_the_sentences_of_bleu():
+    hashes = {"dev/00000.bin": "a", "text/dev.src": "b", "text/dev.ref": "c", "text/dev2.ref": "d"}
+    whole = validation._dev_set_hash(hashes, "dev", 0, 1.5)
+    for name in hashes:
+        changed = validation._dev_set_hash(hashes | {name: "other"}, "dev", 0, 1.5)
+        assert (changed == whole) == (name == "text/dev2.ref")
+    assert validation._dev_set_hash(hashes, "dev", 5, 1.5) != whole
 
 
 def test_stopped_rank_counts_more_than_one_that_cannot_decode(validator_of):

@@ -13,7 +13,9 @@ from nmtkit.data.documents import ContextRule, Documents
 from nmtkit.data.pairs import GivenPairs
 from nmtkit.errors import ConfigError
 from nmtkit.settings import SearchSettings
+from nmtkit.translate.demands import LineDemand
 from nmtkit.translate.translator import Translator, Window
+from nmtkit.translate.windows import Boundaries
 from tests.toy_recurrent import ToyRecurrent
 from tests.word_side import WordSide
 
@@ -197,6 +199,21 @@ def test_spans_that_do_not_fit_their_line_are_not_read():
     model.spans = None
     letter_translator.force(lines, lines, spans=spans)
     assert (model.spans, letter_translator.counts["no_spans"]) == ([[2, 2], [0, 0], [0, 0]], 4)
+    cutting = translator(model, max_source=2)
+    list(cutting.translate_windows([Window(["a b c"], [[3, 1]])]))
+    assert (model.spans, cutting.counts["no_spans"]) == (None, 2)  # for each piece
+    cutting.force(["a b c"], ["a"], spans=[[3, 1]])
+    assert (model.spans, cutting.counts["no_spans"]) == ([[3, 1]], 2)
+
+
+def test_lines_of_each_window_have_their_own_spans_and_demands():
+    texts = [["a", "<d>"], ["b", "c", ""]]
+    demands, spans = map(LineDemand, range(9)), [np.array([number]) for number in range(5)]
+    windows = list(translator().windows(texts, Boundaries("marker"), demands, spans))
+    assert [window.lines for window in windows] == [["a", ""], ["b", "c", ""]]
+    assert [window.spans for window in windows] == [[[0], [1]], [[2], [3], [4]]]
+    numbers = [[demand.number for demand in window.demands] for window in windows]
+    assert numbers == [[0, 1], [2, 3, 4]]
 
 
 def ensemble(*models):
