@@ -173,7 +173,7 @@ def test_warning_if_the_corpus_was_prepared_with_other_settings(run, stderr, tmp
     ("key", "good", "bad", "message"),
     [
         ("train.warmup", 3, 4, "the learning rate rises until the end"),
-        ("search.average", 5, 6, "search.average is 6, but train.keep_checkpoints keeps only 5"),
+        ("search.average", 5, 6, "but train.keep_checkpoints keeps only 5"),
     ],
 )
 def test_warning_if_settings_contradict_each_other(run, stderr, key, good, bad, message):
@@ -528,6 +528,9 @@ def test_force_does_not_take_the_settings_of_the_system(run, mine, stderr):
 def test_resuming_with_some_settings_takes_the_others_of_the_system(run, mine, stderr):
     """The preset of the data set does not count."""
     before = mine.read_config()
+    train(run, name="mine", assignments=["train.log_every=2", "search.beam=3"])
+    after = mine.read_config()  # no update was made, so only the search has changed
+    assert (after.train, after.search["beam"]) == (before.train, 3)
     train(run, name="mine", assignments=["train.max_steps=5", "search.beam=2"])
     after = mine.read_config()
     assert "train.max_steps: 4 -> 5" in stderr()
@@ -561,6 +564,8 @@ def test_change_is_dated_by_the_checkpoint_that_is_resumed(run):
     damaged.write_bytes(damaged.read_bytes()[:-1])
     train(run, name="mine", assignments=["train.lr=0.1"], allow_change=["train.lr"])
     assert mine.read_config().changed == ["train.lr 0.5 -> 0.1 after update 2"]
+    history = lines_of(run.path / "history.jsonl")
+    assert [record["steps"] for record in history] == [[0, 4], [2, 4]]
 
 
 def test_resuming_refuses_a_changed_or_bad_setting_and_names_it_alone(run, mine):

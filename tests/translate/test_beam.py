@@ -133,6 +133,13 @@ def test_search_stops_when_no_live_hypothesis_can_win(
     assert model.steps == (steps_taken if each_path == "cpu" else min(4, max(3, steps_taken)))
 
 
+def test_search_of_a_sentence_goes_on_to_its_own_length_limit_after_a_shorter_one_has_left():
+    settings = SearchSettings(beam=2, length_penalty=0.6, max_length_a=1, max_length_b=0)
+    batch = source_batch([[EOS], [4, 4, 4, EOS]])
+    _, (hypothesis,) = search([late_winner(0.54)], batch, settings)
+    assert hypothesis.ids == [4, 4, 4]
+
+
 def test_equal_candidates_are_taken_in_the_order_of_beam_then_token():
     settings = SearchSettings(beam=4, nbest=4, length_penalty=0, max_length_a=0, max_length_b=2)
     (hypotheses,) = search([Table([0.0] * 8)], source_batch([[4, EOS]]), settings)
