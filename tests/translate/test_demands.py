@@ -167,6 +167,13 @@ def test_demand_that_no_translation_can_meet_raises_an_error(
         ("constraints", "a dog", "meadow", {"diverse_groups": 3}, "need a beam search"),
         ("constraints", "a dog", "zebra", {}, "'zebra' is not in the vocabulary"),
         ("constraints", "", "meadow", {}, "the source line is blank"),
+        (
+            "constraints",
+            "a dog",
+            "meadow",
+            {"assignments": ["search.max_source=1"]},
+            "translated in pieces",
+        ),
         ("prefix", "", "meadow", {}, "the source line is blank"),
         ("prefix", "a dog", "a a a a a a a a", {}, "8 subwords, .* at most 7"),
     ],

@@ -233,7 +233,14 @@ def test_ensemble_reads_one_sentence_of_context_however_its_models_join_several(
     assert joint.translate_window(["a b", "c"], documents=Documents([0], 2))[1].text == "a b"
 
 
-def test_ensemble_of_models_with_different_contexts_is_refused():
-    rules = ContextRule(), ContextRule("next")
+@pytest.mark.parametrize(
+    "rules",
+    [
+        (ContextRule(), ContextRule("next")),
+        # One sentence before it, but the contexts of the whole document.
+        (ContextRule(whole=True), ContextRule(join="parallel", whole=True)),
+    ],
+)
+def test_ensemble_of_models_with_different_contexts_is_refused(rules):
     with pytest.raises(ConfigError, match=r"different contexts\n.*\n.*model.context_size"):
         ensemble(*(ContextCopier(len(VOCABULARY), rule) for rule in rules))

@@ -53,6 +53,11 @@ def test_translations_keep_the_order_of_lines_and_do_not_depend_on_other_lines()
     assert len(set(together)) > 10
 
 
+def test_equal_lines_have_different_samples():
+    first, second = translator(sample=True, nbest=3).translate_window(["a b c"] * 2)
+    assert first.candidates != second.candidates
+
+
 def test_blank_lines_stay_blank_and_never_reach_the_model():
     model = recording_lengths(recurrent(1, len(VOCABULARY), eos_bias=-9.0))
     of_model = translator(model)
