@@ -332,8 +332,7 @@ class Trainer:
         fixed = self.model, self.store, self.autocast
         self.model.eval()
         try:
-            with self.averages.in_model():
-                return math.isfinite(self.gradients.with_memory(batch_loss, *fixed, rows))
+            return math.isfinite(self.gradients.with_memory(batch_loss, *fixed, rows))
         finally:
             self.model.train()
 
