@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
 from slow_search import SlowSearch, assert_same, best, problems
-from toy_models import recurrent, sources
+from toy_models import Table, recurrent, sources
 
 from nmtkit.data.batches import source_batch
 from nmtkit.settings import SearchSettings
@@ -88,6 +88,14 @@ def test_constrained_search_equals_its_definition(problem, beam, data):
         assert_same(hypotheses, slow.search())
         if not demand.unfinished:
             assert not any(slow.missing(tuple(h.ids)) for h in hypotheses)
+
+
+@pytest.mark.parametrize("beam", [2, 3, 4, 5])
+def test_equal_candidates_with_phrases_are_taken_in_the_order_of_beam_then_token(beam):
+    settings = SearchSettings(beam=beam, nbest=beam, max_length_a=0, max_length_b=5)
+    model, source, demand = Table([0.0] * 9), [4, EOS], Demand(phrases=((6, 7), (5,)))
+    (hypotheses,) = decode([model], source_batch([source]), settings, [demand])
+    assert_same(hypotheses, SlowConstrainedSearch([model], source, settings, demand).search())
 
 
 def test_phrases_stay_with_their_rows_when_logits_come_in_blocks(monkeypatch):

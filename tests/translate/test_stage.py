@@ -160,12 +160,14 @@ def test_best_checkpoint_or_the_mean_of_the_last_ones_translates(run):
 def test_each_system_of_an_ensemble_is_averaged_by_its_own_settings(run, search, expected):
     two = run.system("two")
     # [search] is the last section.
-    two.config.write_text(two.config.read_text("utf-8") + "average = 2\n", "utf-8")
+    config = two.config.read_text("utf-8").replace("beam = 3", "beam = 7")
+    two.config.write_text(config + "average = 2\n", "utf-8")
     weights = checkpoints.load_weights(two.checkpoints / "step-00000010")
     checkpoints.save(two.checkpoints, 20, weights, {}, {}, {})
     (group,) = choose(run, ["one", "two"], ensemble=True, search=search, single=True)
     used = [f"{checkpoint.system} {int(checkpoint.name[5:])}" for checkpoint in group.checkpoints()]
     assert used == expected
+    assert group.settings.beam == 3 != two.searching().beam  # of the first system
 
 
 def test_recorded_checkpoint_is_the_loaded_one_if_training_finds_a_better_one(run):

@@ -401,6 +401,16 @@ def test_alternatives_come_in_batches_of_bounded_rows_and_positions(alternatives
     assert sizes == {2: [1, 1, 2, 3, 1], 3: [1, 2, 1]}
 
 
+def test_scored_lines_with_long_targets_come_in_smaller_batches(monkeypatch):
+    letter_translator, sizes = translator(batch_size=6), []
+    score = letter_translator._score
+    monkeypatch.setattr(
+        letter_translator, "_score", lambda work: sizes.append(len(work)) or score(work)
+    )
+    letter_translator.force(["a"] * 5, lines_of_lengths([1, 250, 1, 200, 1]))
+    assert sizes == [1, 1, 3]
+
+
 def test_force_needs_as_many_targets_as_sources():
     with pytest.raises(ValueError, match="longer|shorter"):
         translator().force(["a", "b"], ["a"])

@@ -202,6 +202,14 @@ def test_random_contexts_in_marked_documents_do_not_depend_on_windows(sizes, siz
     assert list(contexts_in(lines, size, boundaries, rule)) == whole
 
 
+def test_random_contexts_of_the_last_document_are_those_of_its_number():
+    lines = [*"abcd", "", *(f"x{i}" for i in range(12))]
+    documents, rule = Documents([0, 5], 17).without({4}), ContextRule("random", 2)
+    expected = [(lines[i], [lines[n] for n in documents.context(i, rule)]) for i in range(17)]
+    found = list(contexts_in(lines, 3, Boundaries("blank"), rule))
+    assert found == [of_line for of_line in expected if of_line[0]]
+
+
 def test_named_boundaries_of_marks_and_files(tmp_path):
     text, docs = tmp_path / "text", tmp_path / "docs"
     text.write_text("a\nb\nc\n")
