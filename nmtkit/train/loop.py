@@ -134,7 +134,7 @@ class Trainer:
         Raises: Interrupted after a signal (everything is saved); TrainingDiverged;
             EnvironmentProblem.
         """
-        self.reporter = Reporter(self.system, self.state.step, self.ranks, self.settings)
+        self.reporter = Reporter(self.system, self.state, self.ranks, self.settings)
         for line in self.opening:
             self.reporter.note(line)
         try:

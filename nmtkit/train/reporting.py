@@ -31,24 +31,26 @@ class Reporter:
 
     Args:
         system: whose files these are.
-        step: where the training begins: later lines of metrics.jsonl are removed.
+        state: with which the training begins: later lines of metrics.jsonl are removed.
         ranks: the processes that train together; only rank 0 writes.
         settings: max_steps, log_to.
     """
 
-    def __init__(self, system: System, step: int, ranks: Ranks, settings: TrainSettings) -> None:
+    def __init__(
+        self, system: System, state: TrainState, ranks: Ranks, settings: TrainSettings
+    ) -> None:
         self._system, self._ranks, self._settings = system, ranks, settings
         self._logged = Window()  # the updates of the last line of the log
         paths = [system.path / "train.log", system.metrics]
         self._logger = Logger()
         if ranks.first:
             system.path.mkdir(parents=True, exist_ok=True)
-            cut_metrics(system, step)
-            self._logger = make_logger(settings.log_to, system, step)
+            cut_metrics(system, state)
+            self._logger = make_logger(settings.log_to, system, state.step)
         else:
             paths = [Path(os.devnull)] * 2
         self._log, self._metrics = map(files.appending, paths)
-        self._bar = console.Bar(step, settings.max_steps)
+        self._bar = console.Bar(state.step, settings.max_steps)
 
     def close(self) -> None:
         """Remove the bar and close the files."""
@@ -184,14 +186,18 @@ def memory() -> int:
     return peak if sys.platform == "darwin" else peak * 1024
 
 
-def cut_metrics(system: System, step: int) -> None:
-    """Remove the lines of metrics.jsonl after a step, and a line that is cut off."""
+def cut_metrics(system: System, state: TrainState) -> None:
+    """Remove the lines of metrics.jsonl that are later than a state, and a line that is cut off.
+
+    The last step may have a checkpoint from before its validation, which is then repeated.
+    """
     if not system.metrics.is_file():
         return
     lines, damaged = [], 0
     for line in system.metrics.read_text("utf-8", errors="replace").splitlines():
         try:
-            if parse(MetricsLine, line, system.metrics).step <= step:
+            of_line = parse(MetricsLine, line, system.metrics)
+            if of_line.step <= (state.validated if of_line.kind == "dev" else state.step):
                 lines.append(line)
         except DataError:
             damaged += 1

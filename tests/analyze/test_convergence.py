@@ -158,7 +158,7 @@ def test_minutes_of_interrupted_logs_equal_those_of_each_update(tmp_path_factory
 def test_log_of_the_reporter_is_read(tmp_path, capsys):
     system = System(tmp_path / "a")
     for start, lines in ((0, {20: 20, 33: 13}), (33, {40: 20})):
-        reporter = Reporter(system, start, Ranks(), TrainSettings())
+        reporter = Reporter(system, TrainState(start), Ranks(), TrainSettings())
         for step, steps in lines.items():
             counts = {"tokens": 4, "positions": 9, "seconds": steps, "cpu": 3.0 * steps}
             window = Window(steps=steps, smoothed=9.0, nll=8.0, **counts)

@@ -21,6 +21,7 @@ from nmtkit.tables.drawing import DESCRIPTION, as_pdf
 from nmtkit.toml import to_toml
 from nmtkit.train import loggers
 from nmtkit.train.reporting import cut_metrics
+from nmtkit.train.state import TrainState
 from tests.manifests import edit, parts_with_paths, read_json, with_change, write_json
 from tests.refused import refused
 from tests.report.conftest import make
@@ -432,7 +433,7 @@ def test_figure_without_valid_numbers_gives_no_pdf(text):
     ("name", "read"),
     [
         ("system.json", lambda system: system.read_record()),
-        ("metrics.jsonl", lambda system: cut_metrics(system, 99)),
+        ("metrics.jsonl", lambda system: cut_metrics(system, TrainState(99))),
     ],
 )
 def test_damaged_file_that_is_not_needed_gives_a_warning(run, name, read, stderr):

@@ -526,5 +526,5 @@ def test_metrics_after_the_checkpoint_are_removed_at_a_resume(trained):
     )
     fit(trained)
     assert path.read_text() == whole
-    reporting.cut_metrics(trained.system("transformer"), 3)
+    reporting.cut_metrics(trained.system("transformer"), TrainState(3, validated=3))
     assert [line["step"] for line in metrics(trained)] == [3]

@@ -36,7 +36,7 @@ def system(tmp_path):
 
 
 def reporter_of(system, step=0, **settings):
-    return Reporter(system, step, Ranks(), TrainSettings(**settings))
+    return Reporter(system, TrainState(step), Ranks(), TrainSettings(**settings))
 
 
 def test_tensorboard_gets_every_finite_number(system, monkeypatch):

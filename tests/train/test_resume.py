@@ -25,7 +25,7 @@ from nmtkit.train.stage import train
 from nmtkit.train.stop import Stop
 from nmtkit.train.validation import Validator
 from tests import ROOT
-from tests.faults.trainings import interfere
+from tests.faults.trainings import interfere, killed
 from tests.manifests import read_json
 from tests.train.tiny import last, make_run, metrics, options, saved, state_of, trainer
 
@@ -211,6 +211,19 @@ def test_training_under_nohup_ignores_sighup():
         handlers = [signal.getsignal(number) for number in (signal.SIGHUP, signal.SIGTERM)]
     signal.signal(signal.SIGHUP, before)
     assert handlers[0] == signal.SIG_IGN != handlers[1]
+
+
+def test_repeated_validation_is_in_the_log_once_if_a_kill_follows(tmp_path, monkeypatch):
+    """A signal stops the second validation, and the process is killed soon after its repetition."""
+    monkeypatch.setattr(best, "is_better", lambda new, best, by: best is None)
+    whole, stopped = (make_run(tmp_path / name) for name in ("whole", "stopped"))
+    go(whole)
+    stop(monkeypatch, 2, go, stopped, at=(Validator, "_bleu"))
+    with killed(loop.Trainer, "update"):
+        go(stopped)
+    assert (last(stopped).name, metrics(stopped, "dev")[-1]["step"]) == ("step-00000008", 8)
+    go(stopped)
+    assert outcome(stopped) == outcome(whole)
 
 
 def press_ctrl_c_twice(run, monkeypatch):
