@@ -114,7 +114,7 @@ def test_largest_part_is_tried_first_and_padding_is_logged(run, joined, monkeypa
     assert metrics(run, "train")[0]["padding"] == pytest.approx(padding, abs=1e-5) != 0
 
 
-@pytest.mark.parametrize("update_size", [64, 180])
+@pytest.mark.parametrize("update_size", [64, 150, 180])
 def test_probed_updates_of_a_window_are_those_that_the_training_makes(run, update_size):
     settings = TrainSettings(batch_size=64, update_size=update_size)
     updates = Updates(Store(run.prep / "train"), settings)

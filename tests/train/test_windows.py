@@ -90,9 +90,13 @@ def test_resumed_training_reads_its_window_only(tmp_path, monkeypatch, windows):
 
 
 def test_passes_over_the_training_set_grow_with_every_update(tmp_path, windows):
-    store = Store(in_shards(tmp_path / "run").prep / "train")
-    updates = Updates(store, TrainSettings(batch_size=64))
-    passes = [updates.passes for _ in range(20) if updates.next()]
+    store = Store(in_shards(tmp_path / "run", 7).prep / "train")  # windows differ in size
+    updates, passes, seen = Updates(store, TrainSettings(batch_size=64)), [], 0
+    for _ in range(20):
+        seen += sum(map(len, updates.next()))
+        passes.append(updates.passes)
+        if updates.index == len(updates.batches):
+            assert passes[-1] == pytest.approx(seen / 60)
     assert passes == sorted(set(passes)) and passes[-1] > 1
 
 
