@@ -133,3 +133,11 @@ def test_packed_training_has_the_losses_of_a_padded_one(variant, tmp_path):
         np.testing.assert_allclose(*curves, rtol=1e-4)
     assert all(0 < line["padding"] < 0.5 for line in packed)
     assert [line["padding"] for line in packed] != [line["padding"] for line in padded]
+
+
+def test_batches_have_the_contexts_of_training_also_if_a_model_was_evaluated_before():
+    model = Case("amn", (("memory_scope", "batch"),)).build().eval()
+    of_evaluation = model.context_rule
+    arguments = {"device_type": "cpu", "dtype": None, "enabled": False}
+    computer = gradients.Gradients(model, None, TrainSettings(), arguments, TrainState())
+    assert computer._rule == model.train().context_rule != of_evaluation
