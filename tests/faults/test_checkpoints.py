@@ -5,8 +5,10 @@ Faults 1-3, 26 and 30 of README.md.
 
 import errno
 import json
+import os
 import pickle
 import shutil
+from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock
 
@@ -22,6 +24,7 @@ from nmtkit.records import UsedCheckpoint
 from nmtkit.run import Run, System
 from nmtkit.toml import write_toml
 from nmtkit.train import saving
+from nmtkit.train.init_from import find_source
 from tests.faults.trainings import Killed, fail, fit, killed
 from tests.full_disk import full_disk
 from tests.manifests import read_json, write_best
@@ -102,6 +105,23 @@ def test_half_written_files_of_safetensors_are_removed(tmp_path, stderr):
     (left / ".tmpAb3dEf").touch()
     checkpoints.clean(tmp_path)
     assert not list(tmp_path.iterdir()) and "half-written" in stderr()
+
+
+@pytest.mark.parametrize("moved", [0, 1, 2])
+def test_best_checkpoint_is_found_if_a_kill_follows_a_new_beginning(moved, tmp_path, monkeypatch):
+    system, replace = trained(tmp_path / "a", (1, 2, 3)), os.replace
+    write_best(system.path, "step-00000002")
+
+    def killed_replace(source, target):
+        folder = system.replaced.checkpoints
+        if Path(target).parent == folder and len(list(folder.iterdir())) == moved:
+            raise Killed
+        replace(source, target)
+
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(os, "replace", killed_replace)
+        saving.begin_anew(system)
+    assert find_source(Run(tmp_path), str(system.path)).name == "step-00000002"
 
 
 @pytest.mark.parametrize(

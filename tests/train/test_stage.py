@@ -295,6 +295,9 @@ def test_record_keeps_the_creation_time_and_the_time_of_the_last_checkpoint(tmp_
     for anew, trained in ((False, 9), (True, None)):
         saving.write_record(first, run, anew=anew, parameters=3)
         assert first.read_record().trained == trained
+    saving.note_trained(first)
+    record = first.read_record()
+    assert (record.made, record.parameters) == (7, 3) and record.trained > 9
 
 
 @pytest.mark.parametrize("best_by", ["dev_bleu", "dev_loss"])
@@ -476,7 +479,7 @@ def test_force_removes_the_old_checkpoints_when_the_first_new_one_is_saved(run, 
     assert (last(run) / "model.safetensors").read_bytes() == old
     go(run, "train.max_steps=2", "train.seed=9", force=True)
     assert [path.name for path in saved(run)] == ["step-00000002"]
-    assert not translated.exists()
+    assert not translated.exists() and not system.replaced.path.exists()
     (kept,) = (system.path / "translate").glob("not-of-nmtkit-*/hyp.txt")  # no meta.json lists it
     assert kept.read_text() == "alt\n"
     assert system.read_config().train["seed"] == 9
