@@ -551,7 +551,7 @@ def test_changed_settings_are_recorded_when_an_update_is_made_with_them(run, min
         after, changed = mine.read_config(), steps == 5
         new = ({"lr": 0.1, "max_steps": 5}, {"dropout": 0.3}) if changed else ({}, {})
         assert (after.train, after.model) == (before.train | new[0], before.model | new[1])
-    train(run, name="mine")  # which keeps the changes
+    train(run, name="mine", assignments=["train.max_steps=6"])  # which keeps the changes
     assert mine.read_config().changed == [
         "model.dropout 0.1 -> 0.3 after update 4",
         "train.lr 0.5 -> 0.1 after update 4",
