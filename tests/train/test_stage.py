@@ -308,6 +308,14 @@ def test_best_json_names_the_measure(tmp_path, best_by):
     assert read_json(system.path / "best.json")["metric"] == best_by
 
 
+def test_best_json_is_written_again_if_a_kill_came_before(run, system):
+    go(run)
+    written = (system.path / "best.json").read_bytes()
+    (system.path / "best.json").unlink()
+    go(run)
+    assert (system.path / "best.json").read_bytes() == written
+
+
 # Models outside the package
 
 
