@@ -100,6 +100,7 @@ def test_log_has_the_perplexity_of_the_loss_without_smoothing(system, stderr):
     first, second = stderr().splitlines()
     assert "loss 7.539 (7.742 label-smoothed), perplexity 1,880, " in first  # exp(7.539) = 1,880
     assert "loss 1.000, perplexity 2.718, " in second and " 25.0% padding, " in second
+    assert not first.endswith(" left")  # the training ends here
 
 
 @pytest.mark.parametrize(("max_minutes", "seconds"), [(0, 200), (2, 70), (5, 200)])
