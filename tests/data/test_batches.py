@@ -204,6 +204,23 @@ def test_row_numbers_of_few_shapes_are_four_in_each_octave():
     assert [next_size(n, 4) for n in (1, 8, 9, 64, 65, 130)] == [8, 8, 16, 64, 80, 160]
 
 
+@pytest.mark.parametrize(
+    ("count", "longest", "shape"),
+    [(10, 20, (64, 32)), (70, 33, (128, 64)), (130, 100, (192, 128)), (300, 130, (384, 256))],
+)
+def test_packings_of_few_shapes_have_multiples_of_a_part_of_the_next_power_of_two(
+    count, longest, shape
+):
+    """A quarter of it for sentences, at least 64, and half of it for lengths, at least 32."""
+    lengths = np.array([longest, *[2] * (count - 1)])
+    plain, few = (segments(lengths, lengths, few_shapes).keys for few_shapes in (False, True))
+    assert few.positions.shape == shape
+    assert few.lengths.tolist() == [*lengths, *[1] * (shape[0] - count)]
+    x = torch.arange(len(few.cells))[None, :, None]
+    assert torch.equal(few.padded(x)[:count, :longest], plain.padded(x)[:count])
+    assert torch.equal(few.packed(few.padded(x)), x)
+
+
 @pytest.mark.parametrize(("count", "rows"), [(1, 8), (9, 16), (33, 40)])
 def test_collate_of_few_shapes_adds_padding_and_empty_rows(store, count, rows):
     plain = collate(store, np.arange(count))
