@@ -210,6 +210,20 @@ def test_contexts_are_cut_wherever_enough_padding_is_saved(problem):
     assert saved >= least * (len(parts) - 1)
 
 
+def test_contexts_are_cut_for_a_gpu_only_if_much_padding_is_saved():
+    lengths, rule = [200, 190, *[5] * 20], ContextRule("previous", join="parallel")
+    parts = {
+        (device, count): len(
+            contexts(
+                [[i] for i in range(count)], lambda i: [5] * lengths[i % 22], rule, device
+            ).of_like_length()
+        )
+        for device in ("cpu", "cuda")
+        for count in (22, 220)
+    }
+    assert parts == {("cpu", 22): 2, ("cpu", 220): 3, ("cuda", 22): 1, ("cuda", 220): 2}
+
+
 @given(SIZES, st.data())
 def test_rounds_have_one_sentence_of_each_document_up_to_the_last_needed(sizes, data):
     documents, document_of = documents_of(sizes)

@@ -296,6 +296,9 @@ def test_batches_have_padded_spans(tmp_path):
     store = Store(write_spans(path, [[2, 1], [], [3, 3, 1]]))
     assert collate(store, np.array([2, 1, 0])).spans.tolist() == [[3, 3, 1], [0, 0, 0], [2, 1, 0]]
     assert collate(store, np.array([1])).spans is None
+    few = collate(store, np.array([2, 0]), few_shapes=True)
+    assert few.spans.shape == (len(few.src), 8) and few.spans.sum() == 7 + 3
+    assert few.spans[:2, :3].tolist() == [[3, 3, 1], [2, 1, 0]]
     batch = source_batch([[5, 5, 2], [2]], spans=[[2, 1], []])
     assert torch.equal(batch.spans, torch.tensor([[2, 1], [0, 0]]))
     assert source_batch([[5, 2]]).spans is None
