@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from nmtkit.data import context as context_module
 from nmtkit.data.batches import collate
-from nmtkit.data.context import BREAK, contexts, stacked
+from nmtkit.data.context import BREAK, contexts, packed_contexts, stacked
 from nmtkit.data.documents import ContextRule, Documents
 from nmtkit.data.store import Store
 from nmtkit.errors import DataError
@@ -222,6 +222,25 @@ def test_contexts_are_cut_for_a_gpu_only_if_much_padding_is_saved():
         for count in (22, 220)
     }
     assert parts == {("cpu", 22): 2, ("cpu", 220): 3, ("cuda", 22): 1, ("cuda", 220): 2}
+
+
+@pytest.mark.parametrize(
+    ("join", "few_shapes", "copies"),
+    [("parallel", False, 2), ("parallel", True, 3), ("concatenate", True, 1)],
+)
+@pytest.mark.parametrize("targets", [False, True])
+def test_packed_contexts_have_one_copy_of_the_row_for_each_context(
+    join, few_shapes, copies, targets
+):
+    """As many as the rule allows, if few shapes may occur."""
+    rule, lengths = ContextRule("previous", 3, join, targets=targets), np.array([3, 1, 2])
+    sides = TEXT.__getitem__, TARGETS.__getitem__
+    read = packed_contexts([[0], [], [0, 1]], sides, rule, [lengths] * 2, 4, few_shapes)
+    has = [[True, False, True], [False, False, True], [False] * 3][:copies]
+    for of_side in [read.copies, read.tgt_copies][: 1 + targets]:
+        assert of_side.has.tolist() == np.repeat(has, lengths, axis=1).tolist()
+    assert read.ids.shape[1] % (2 * copies * 4) == 0
+    assert not targets or read.tgt_in.shape == read.ids.shape
 
 
 @given(SIZES, st.data())

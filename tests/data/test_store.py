@@ -12,6 +12,7 @@ import torch
 
 from nmtkit.data import ragged
 from nmtkit.data.batches import collate, source_batch
+from nmtkit.data.documents import ContextRule, documents_file
 from nmtkit.data.store import (
     Store,
     id_type,
@@ -21,6 +22,7 @@ from nmtkit.data.store import (
 )
 from nmtkit.data.store import write_spans as write_spans_of_shard
 from nmtkit.errors import DataError, EnvironmentProblem
+from nmtkit.files import write_lines
 from nmtkit.prep.shards import shard_rows
 from tests.pair_writer import pair_writer
 from tests.refused import refused
@@ -89,6 +91,14 @@ def test_store_has_the_lengths_of_all_of_some_and_of_a_shard(tmp_path, sizes):
         assert of_rows.tolist() == [expected[i] for i in rows]
         assert np.concatenate(of_shards[side]).tolist() == expected
         assert {lengths.dtype for lengths in of_shards[side]} == {np.dtype("u1")}
+
+
+def test_blank_lines_of_every_shard_are_no_context(tmp_path):
+    sources = [5, 2], [5, 2], [2], [5, 2]
+    store = Store(write(tmp_path / "dev", [(source, [2]) for source in sources], sizes=[2, 2]))
+    write_lines(documents_file(tmp_path, "dev"), ["0"])
+    contexts = [store.documents.context(i, ContextRule()) for i in range(4)]
+    assert contexts == [[], [0], [], [1]]
 
 
 def test_files_have_the_bytes_of_earlier_versions(tmp_path):
