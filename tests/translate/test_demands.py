@@ -110,8 +110,10 @@ def test_first_piece_of_an_over_long_line_begins_with_the_prefix():
     (plain,) = translator(max_source=3).translate_window(line)
     (begun,) = translator(max_source=3).translate_window(line, demands=prefixes_of("j"))
     assert begun.text.split()[0] == "j" != plain.text.split()[0]
-    rest = texts(translator().translate_window(["d e f", "g"]))
-    assert all(rest) and begun.text.endswith(" ".join(rest))
+    pieces = translator().translate_window(
+        ["a b c", "d e f", "g"], demands=prefixes_of("j", "", "")
+    )
+    assert begun.text == " ".join(filter(None, texts(pieces)))
 
 
 @both_paths
