@@ -146,7 +146,7 @@ def over_seeds(
     gap = statistics.fmean(groups[0]) - statistics.fmean(groups[1])
     several = len(ours) > 1 and len(theirs) > 1
     # The groups whose variance gives the error of the seeds.
-    varied = [group for group in (*groups, *([] if several else others)) if len(group) > 1]
+    varied = [*groups, *([] if several else others)]
     freedom = sum(len(group) - 1 for group in varied)
     known = several or freedom >= FEWEST_FREEDOM
     if sentences < FEWEST_FOR_P or not (known or if_unknown):

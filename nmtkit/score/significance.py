@@ -241,9 +241,9 @@ def compare(test: str, system: Metric, baseline: Metric, draws: Draws) -> Compar
     if draws.sentences < FEWEST_FOR_P:
         return Comparison(None, f"no p below {FEWEST_FOR_P} sentences")
     if fewest := TESTS[test].fewest_different:
-        different = (system.statistics != baseline.statistics).any(1).sum()
+        different = np.abs(system.statistics - baseline.statistics).max(1) > _SAME
         ours, theirs = (draws.full.scores(metric) for metric in (system, baseline))
-        if different < fewest or np.array_equal(ours, theirs):
+        if different.sum() < fewest or np.abs(ours - theirs).max() < _SAME:
             return Comparison(None, FEW_DIFFERENT)
     return TESTS[test].run(system, baseline, draws)
 

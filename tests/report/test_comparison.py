@@ -83,6 +83,8 @@ def test_verdict_shows_p_below_the_finest_shown_value(reported):
     _, own = result.systems
     own.tests[result.test]["bleu"] = Comparison(0.0, "")  # of 20 resamples
     assert comparison.verdicts(result)[0].endswith("p < 0.050.")
+    of_10_000 = {"tests": result.tests | {result.test: SignificanceTest("", "", 1e-4)}}
+    assert comparison.verdicts(result.model_copy(update=of_10_000))[0].endswith("p < 0.0001.")
     result = result.model_copy(update={"test": "sign"})
     own.tests["sign"]["bleu"] = Comparison(1e-9, "")
     assert not result.tests["sign"].finest

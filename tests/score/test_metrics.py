@@ -78,6 +78,13 @@ def test_formula_of_summed_counts_equals_the_corpus_score(seed):
         assert whole.value == pytest.approx(metric.value, abs=1e-10), key
 
 
+def test_bleu_of_a_part_without_4_grams_is_0_as_sacrebleus():
+    hyps = ["ein Hund läuft schnell", "ein Hund"]
+    part = metrics.bleu(hyps, [hyps]).part(np.array([1]))
+    assert part.value == sacrebleu.corpus_bleu(hyps[1:], [hyps[1:]]).score == 0
+    assert part.sentence_scores() == pytest.approx([100])
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_sentence_scores_equal_sacrebleus(seed):
     hyps, refs = sentences(seed)

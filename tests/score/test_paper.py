@@ -296,7 +296,7 @@ def test_gains_are_differences_to_the_mean_of_the_baselines_seeds(baseline):
     columns = [{"name": "BLEU", "score": "bleu"}, {"name": "Δ", "score": "bleu", "gain": True}]
     numbers = [
         {"printed": "New", "system": "new", "numbers": {"BLEU": 29.0, "Δ": 0.89}},
-        {"printed": "Base", "system": "base", "numbers": {"BLEU": 28}},
+        {"printed": "Base", "system": "base", "numbers": {"BLEU": 28, "Δ": 0.0}},
     ]
     values = {"base-s1": 27.0, "base-s2": 28.0, "base-s3": 29.0}
     values |= {"new-s1": 28.0, "new-s2": 29.0, "new_seed3": 30.0, "base-large": 99.0}
@@ -307,6 +307,7 @@ def test_gains_are_differences_to_the_mean_of_the_baselines_seeds(baseline):
         ("BLEU", 29.0, 0.0),
         ("Δ", 1.0, pytest.approx(0.11)),
         ("BLEU", 28.0, 0.0),
+        ("Δ", None, None),  # the baseline's seeds gain nothing over their mean
     ]
     assert any("gains: difference to base-s1, base-s2, base-s3" in note for note in found.notes)
 

@@ -17,7 +17,7 @@ from nmtkit.score.notes import seed_notes
 from nmtkit.score.resampling import Draws
 from nmtkit.score.result_tables import seeds_table
 from nmtkit.score.significance import compare, difference, holm
-from nmtkit.score.stored_scores import SeedPair
+from nmtkit.score.stored_scores import Comparison, SeedPair
 from nmtkit.toml import write_toml
 from tests.benchmarks.seed_tests import mean_score, shares
 from tests.manifests import write_json
@@ -224,6 +224,31 @@ def test_equal_systems_over_seeds_rarely_have_small_p(seeds):
     sentences, _, both = shares(repeats=250, seeds=seeds, seed_error=1.0, gap=0.0)
     assert both <= 7.5
     assert sentences > 10
+
+
+def test_groups_are_compared_with_the_test_and_the_seed_of_the_draws(monkeypatch):
+    """A single seed of the baseline varies like the seeds of the two other groups. The sign test is
+    not symmetric: the system comes first.
+    """
+    monkeypatch.setattr(seeds, "compare", lambda *arguments: Comparison(arguments, ""))
+    ref = [" ".join("abcdefghij"[: 3 + i % 8]) for i in range(60)]
+    names, shares = ("a1", "b1", "b2", "c1", "c2", "c3"), (0.5, 0.4, 0.3, 0.4, 0.5, 0.4)
+    groups = [
+        seeds.SeedGroup(name, [*of], [int(member[1]) for member in of])
+        for name, of in (("a", names[:1]), ("b", names[1:3]), ("c", names[3:]))
+    ]
+    bleu = {
+        name: metrics.bleu(spoil(ref, share, number), [ref])
+        for number, (name, share) in enumerate(zip(names, shares, strict=True))
+    }
+    draws = Draws(60, 100, seed=5)
+    result = seeds.summarize(groups, {"bleu": bleu}, "a1", "sign", draws, "seed")
+    against = result.groups[1].against["bleu"]
+    assert [pair.p for pair in against.pairs] == [("sign", bleu["b1"], bleu["a1"], draws)]
+    of_group = [[bleu[name] for name in group.systems] for group in groups]
+    others = [[metric.value for metric in of_group[2]]]
+    expected = over_seeds(of_group[1], of_group[0], draws, others)
+    assert (against.estimate, against.p) == expected and against.p is not None
 
 
 SHARES = {

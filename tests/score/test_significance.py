@@ -124,7 +124,7 @@ def test_p_of_sacrebleus_two_tests_equals_sacrebleus(key, references, seed):
     refs = references_of(ref, references)
     ours, theirs = spoiled(ref, 0.27, 1), spoiled(ref, 0.3, 2)
     ours[:9] = theirs[:9]  # equal outputs: swapping them is a tie, which sacreBLEU does not count
-    draws = Draws(45, 150, 230, seed=seed)
+    draws = Draws(45, 150, 230, ratio=0.5, seed=seed)  # sacreBLEU knows no ratio
     system, baseline = scores(refs, ours, theirs, key=key)
     for test, run, samples in (
         ("sacrebleu_bootstrap", _paired_bs_test, 150),
@@ -304,6 +304,28 @@ def test_koehns_p_of_equal_scores_is_1_whichever_is_the_baseline():
     assert pair[0].value == pair[1].value
     for ours, theirs in (pair, pair[::-1]):
         assert compare("paired_bootstrap", ours, theirs, draws).p == 1
+
+
+def test_resamples_without_a_difference_are_not_won_in_koehns_test():
+    """Only the first of 40 sentences differs: a resample is won if it was drawn."""
+    ref = corpus(40)
+    pair = scores([ref], ref, ["x", *ref[1:]])
+    drawn = np.random.default_rng(7).integers(0, 40, (200, 40))
+    p = 1 - (drawn == 0).any(1).mean()
+    assert 0.3 < p < 0.45
+    for ours, theirs in (pair, pair[::-1]):
+        found = compare("paired_bootstrap", ours, theirs, Draws(40, 200, seed=7))
+        assert found.p == pytest.approx(p, abs=1e-12)
+
+
+def test_scores_that_differ_by_rounding_only_are_equal():
+    values = np.random.default_rng(2).random(60)
+    pair = [metrics.of_sentences("x", values + more, "", True) for more in (0, 1e-13)]
+    for ours, theirs in (pair, pair[::-1]):
+        found = {test: compare(test, ours, theirs, Draws(60, 100, 100)) for test in TESTS}
+        for test, result in found.items():
+            assert result.p == (None if test.startswith("sacrebleu") else 1), test
+        assert found["sign"].setting == "0 sentences +, 0 -, 60 ties"
 
 
 def test_equal_systems_have_small_p_by_chance_as_often_as_documented():

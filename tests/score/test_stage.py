@@ -340,9 +340,10 @@ def test_all_references_and_lower_case_are_used(fake_run):
     fake = fake_run(references=3, lowercase=True)
     fake.add("a", 0)
     fake.translate("a", [line.lower() for line in fake.lines["test"]])
+    write(fake.run.prep / "text" / "test.ref1", ["", " ", *fake.lines["test"][2:]])
     fake.score()
     result = fake.result()
-    assert result["references"] == 3
+    assert (result["references"], result["empty_references"]) == (3, 2)
     for key in ("bleu", "tokenized_bleu"):
         assert result["systems"][0]["scores"][key]["value"] == pytest.approx(100)
     for signature in result["signatures"].values():
