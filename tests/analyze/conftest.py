@@ -4,6 +4,7 @@ import csv
 import json
 import os
 import shutil
+from xml.etree import ElementTree
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ import torch
 from nmtkit.analyze import cost, stage, timing
 from nmtkit.models import checkpoints, loading
 from nmtkit.models.variants import build_model
+from nmtkit.tables.drawing import DESCRIPTION
 from nmtkit.toml import write_toml
 from tests.fast_figures import draw_sketches
 from tests.manifests import read_json, text_set
@@ -122,6 +124,17 @@ class Findings:
 
     def text(self, name, file="figure.svg"):
         return (self.folder(name) / file).read_text("utf-8")
+
+    def figure(self, name, file="figure.svg"):
+        """Return the numbers of a figure."""
+        svg = ElementTree.fromstring(self.text(name, file))
+        return json.loads(svg.findtext(f".//{DESCRIPTION}"))
+
+    def check_bars(self, name, rows, label, systems, file="figure.svg"):
+        """Check that a figure of grouped bars shows these rows of the table."""
+        figure = self.figure(name, file)
+        assert figure["groups"] == [row[label] for row in rows]
+        assert figure["series"] == {system: [row[system] for row in rows] for system in systems}
 
     def csv_rows(self, name, file, **form):
         return list(csv.DictReader(self.text(name, file).splitlines(), **form))

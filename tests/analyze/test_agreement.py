@@ -483,6 +483,9 @@ def test_systems_and_score_files_are_compared_in_one_table(
     assert float(rows["all", "all"]["base"]) == pytest.approx(100 * sum(decisions(scores)) / 3)
     distances = {key: int(row["pairs"]) for key, row in rows.items() if "distance" in key[0]}
     assert distances == {("distance, subject-verb", label): 1 for label in ("0", ">15")}
+    table = json.loads(analysed.text("agreement", "finding.json"))["table"]["rows"]
+    drawn = [row for row in table if row["section"] == "distance, subject-verb"]
+    analysed.check_bars("agreement", drawn, "label", ["others", "base"])
     # One of the three items has no wrong translation.
     assert rows["sentence", "better than every wrong one"]["pairs"] == "2"
     frequency = "frequency: how often the word occurs in the training text of the set's authors"

@@ -268,7 +268,9 @@ def test_weights_of_a_sentence_are_stored_drawn_and_printed(analysed, stdout):
     assert columns == rows == ["w1"] * (batch.src.size(1) - 1) + ["</s>"]
     torch.testing.assert_close(stored, weights, rtol=1e-5, atol=1e-7)
     assert [row["weight"] for row in steps] == pytest.approx(weights.amax(1).tolist(), rel=1e-5)
-    assert "base, decoder.2.cross" in analysed.text("alignment")
+    panel = analysed.figure("alignment")["panels"]["base, decoder.2.cross"]
+    torch.testing.assert_close(torch.tensor(panel["values"]), weights)
+    assert (panel["rows"], panel["columns"]) == (rows, columns)
     assert "head 2" in stdout()
 
 

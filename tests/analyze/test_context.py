@@ -183,6 +183,10 @@ def test_rows_compare_each_context_with_the_true_one(analysed_demo):
     assert len(set(losses)) == 4
     assert rows["none"]["loss_difference"]["value"] == pytest.approx(none - own)
     assert rows["none"]["kept"]["value"] is None
+    figure = analysed_demo.figure("context")
+    others = {context: row["loss_difference"] for context, row in rows.items() if context != "own"}
+    assert figure["groups"] == ["doc"]
+    assert figure["series"] == {context: [change] for context, change in others.items()}
 
 
 def test_shares_of_kept_state_and_context_words_are_means_over_source_subwords(analysed_demo):
@@ -346,11 +350,12 @@ def test_amn_reads_the_product_of_sentence_and_word_weights():
 
 
 def test_concat_reads_the_attention_to_positions_before_the_source():
-    store, model = probe_store([4]), small("concat")
+    store, model = probe_store([4]), small("concat", encoder_layers=2)
     before = len(store.src(2))
-    (attention,) = recorded(model, store, 2, 3)["encoder.0.attention"]
+    seen = recorded(model, store, 2, 3)
+    layers = torch.cat([seen[f"encoder.{layer}.attention"][0] for layer in (0, 1)], dim=1)
     _, reading = readings(model, store, 2, 3)
-    expected = attention[1, :, before : before + 5, :before].mean(0)
+    expected = layers[1, :, before : before + 5, :before].mean(0)
     assert np.allclose(reading.weights, expected)
 
 

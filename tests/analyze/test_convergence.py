@@ -292,6 +292,16 @@ def test_default_levels_and_figure_cover_all_systems(trained, analyze):
     for text in (*axes, ">base<", ">fast<", ">mute<"):
         assert text in figure
     assert figure.count(">base<") == 1
+    losses, bleu = trained.figure("convergence")["panels"]
+    fast = [curve for curve in losses["curves"] if curve["name"] == "fast"]
+    assert {curve["faint"]: (curve["x"], curve["y"]) for curve in fast} == {
+        True: ([25, 50, 75, 100], [4.75, 4.5, 4.25, 4.0]),
+        False: ([25, 50, 75, 100], [4.0, 3.0, 2.0, 1.0]),
+    }
+    assert [(curve["name"], curve["x"], curve["y"]) for curve in bleu["curves"]] == [
+        ("base", [50, 100, 150, 200], [4, 8, 16, 20]),
+        ("fast", [25, 50, 75, 100], [4, 8, 16, 20]),
+    ]
 
 
 def test_time_after_the_last_logged_update_is_unknown(trained, analyze):

@@ -128,6 +128,10 @@ def test_rows_and_figure_show_systems_with_their_kernel_sizes(analysed, stderr):
         f"encoder, E_d {means[0]['max_renorm']:.4f}: {name}" in figure
         for name, means in rows.items()
     )
+    (panel,) = analysed.figure("divergence")["panels"]
+    for curve, (_, *layers) in zip(panel["curves"], rows.values(), strict=True):
+        assert curve["x"] == [int(row["layer"]) for row in layers]
+        assert curve["y"] == [row["max_renorm"] for row in layers]
 
 
 def test_settings_do_not_repeat_which_stacks_have_local_heads(analysed):

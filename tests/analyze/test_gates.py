@@ -342,6 +342,12 @@ def test_each_gate_has_a_figure_and_an_explanation(gated):
     assert "lets the source word into it (inverse)" in table
     assert "attention_gate, 0 to 1" in gated.text("gates")
     assert "caembed_gate, 0 to 1" in gated.text("gates", "figure.caembed_gate.svg")
+    for gate, systems, file in (
+        ("attention_gate", ["both", "one", "inverse"], "figure.svg"),
+        ("caembed_gate", ["both"], "figure.caembed_gate.svg"),
+    ):
+        words = [row for key, row in gated.by_label.items() if key[:2] == (gate, "word")]
+        gated.check_bars("gates", words, "label", systems, file)
 
 
 def test_set_without_words_for_a_gate_is_refused(analysed):

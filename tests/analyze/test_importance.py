@@ -264,7 +264,14 @@ def test_points_rows_and_figure_of_a_transformer_and_a_recurrent_model(analysed)
         assert spread["low"] <= spread["value"] <= spread["high"]
         assert abs(row["even_context_spread"]["value"]) < 1e-4 < spread["value"]
     figure = analysed.text("importance")
-    assert f"base ({count:,} of {count:,} points)" in figure and "renormalised" in figure
+    assert "renormalised" in figure
+    clouds = analysed.figure("importance")["panels"]
+    for row in rows:
+        cloud = clouds[f"{row['system']} ({count:,} of {count:,} points)"]
+        drawn = np.array([cloud["x"], cloud["y"]]).T
+        assert drawn == pytest.approx(
+            np.array([*stored_points(analysed, row["system"]).values()]), abs=1e-6
+        )
 
 
 def test_raw_removal_keeps_the_other_weights(analysed):

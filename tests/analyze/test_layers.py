@@ -39,6 +39,10 @@ def test_mixtures_of_phrases_and_tokens_equal_softmaxes_of_their_parameters(anal
     assert "both, token: encoder level by decoder layer" in out and "█" in out
     figure = analysed.text("layers")
     assert "phrases, phrase" in figure and "decoder layer" in figure
+    panel = analysed.figure("layers")["panels"]["both, token"]
+    assert panel["rows"] == ["embeddings", "layer 1", "layer 2"]
+    layers = [f"decoder_{layer}" for layer in range(1, 4)]
+    assert panel["values"] == [[row[layer] for layer in layers] for row in rows[6:]]
     analysed.refused("layers", ConfigError, "reads no set of the run", set_names=["test"])
 
 

@@ -155,6 +155,9 @@ def test_set_without_a_translation_has_an_empty_cell(judged, look_up):
     nothing = {"value": None, "low": None, "high": None}
     assert other["first"] == other["second_difference"] == other["third_difference"] == nothing
     assert {key[0] for key in look_up(["second"], set_names=["other"])} == {"other"}
+    rows = look_up(["third", "first", "second"])
+    drawn = [row for key, row in rows.items() if key[0] == "test" and key[1] != "expression"]
+    judged.check_bars("phrases", drawn, "label", ["first", "second"])
 
 
 def test_set_without_an_accepted_translation_is_left_out(judged, look_up):

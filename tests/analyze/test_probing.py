@@ -230,7 +230,8 @@ def test_accuracies_have_intervals_majorities_and_categories(
     assert first["base"]["value"] > 90 > 60 > first["majority"]["value"]
     assert 0 < first["small, embeddings"]["value"] < first["base"]["value"]
     assert "base, embeddings" in stdout()
-    assert "past_present" in analysed.text("probing")
+    series = ["majority", "base", "small", "base, embeddings", "small, embeddings"]
+    analysed.check_bars("probing", rows, "task", series)
 
 
 def test_majority_is_of_the_training_part_and_averages_have_mean_intervals(tmp_path):

@@ -210,6 +210,10 @@ def test_cost_compares_logged_speeds(costs):
     assert base["train_mac_ratio"] == base["train_time_ratio"]["value"] == 1.0
     assert "no interval" in costs.text("cost", "table.md")
     assert "relative to base" in costs.text("cost")
+    drawn = [bar["value"] for bar in costs.figure("cost")["series"]["own"]]
+    keys = ("train_mac_ratio", "train_time_ratio", "step_mac_ratio", "decode_time_ratio")
+    ratios = [own[key]["value"] if "time" in key else own[key] for key in keys]
+    assert drawn == pytest.approx([own["parameters"] / base["parameters"], *ratios])
 
 
 def set_hardware(system, **values):

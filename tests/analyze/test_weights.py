@@ -87,6 +87,8 @@ def test_rows_are_source_words_with_attention_gate_and_product(analysed, capsys)
         assert last[f"{name}_gate"] is None
         assert all(0 < gate < 1 for gate in gates)
         assert all(w < a for w, a in zip(weighted, attention, strict=True))
+        bars = analysed.figure("weights")["series"][name]
+        assert [bar["value"] for bar in bars] == weighted
     assert "lets the source word into it (other)" in out
     message = "the run keeps no text of the set 'train'"
     analysed.refused("weights", ConfigError, message, set_names=["train"])
