@@ -210,6 +210,14 @@ def test_estimates_have_intervals_from_ten_sentences_on(points):
     assert {(e.low, e.high) for e in estimates(points, **parts)} == {(None, None)}
 
 
+def test_context_spread_is_the_mean_of_the_sentences_that_are_read(points):
+    rows, spread = np.array([3, 7, 9, 13]), np.arange(28.0).reshape(2, 14)
+    spread[:, 9] = np.nan
+    changed = dataclasses.replace(points, spread=spread)
+    *_, whole, even = importance.estimates(changed, Draws(4, 20), rows)
+    assert (whole.value, even.value) == pytest.approx((23 / 3, 23 / 3 + 14))
+
+
 def test_undefined_numbers_are_none_and_rounding_is_not_negative(points):
     equal_alpha = estimates(points, alpha=np.full(50, 0.1))
     assert equal_alpha[2].value is None  # the correlation

@@ -8,6 +8,8 @@ import re
 import zlib
 
 import pytest
+from matplotlib.container import BarContainer
+from matplotlib.figure import Figure
 
 from nmtkit import files
 from nmtkit.errors import ConfigError
@@ -159,6 +161,73 @@ def test_grouped_bars_are_reproducible_svg_without_empty_groups():
         lambda: figures.grouped_bars(groups, series, *words[:2], "test & more"), *words
     )
     assert ">nobody<" not in drawn
+
+
+@pytest.fixture
+def axes_of(monkeypatch):
+    """Return a function that draws a figure with one panel and returns the axes."""
+    figures_drawn = []
+
+    def saved(draw, form, metadata):
+        figures_drawn.append(Figure())
+        draw(figures_drawn[-1])
+        return b""
+
+    monkeypatch.setattr(drawing, "saved", saved)
+
+    def axes(kind, *arguments):
+        kind(*arguments)
+        return figures_drawn[-1].axes[0]
+
+    return axes
+
+
+def test_bars_stand_at_their_groups_with_their_intervals(axes_of):
+    series = {
+        "a": [Estimate(None), Estimate(10, 8, 11), Estimate(None), Estimate(4, 3, 6)],
+        "b": [Estimate(None), Estimate(None), Estimate(None), Estimate(5)],
+    }
+    axes = axes_of(figures.grouped_bars, ["none", "one", "nobody", "two"], series, "x", "y")
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["one", "two"]
+    bars = [drawn for drawn in axes.containers if isinstance(drawn, BarContainer)]
+    places = [
+        [(round(bar.get_x() + bar.get_width() / 2, 9), bar.get_height()) for bar in of]
+        for of in bars
+    ]
+    assert places == [[(-0.2, 10), (0.8, 4)], [(1.2, 5)]]
+    (intervals,) = bars[0].errorbar.lines[2]
+    ends = [[round(y, 9) for _, y in segment] for segment in intervals.get_segments()]
+    assert ends == [[8, 11], [3, 6]]
+
+
+def test_differences_stand_one_below_the_other_with_intervals_and_values(axes_of):
+    points = [
+        figures.Difference("a", "x", Estimate(1.0, -0.5, 2.0)),
+        figures.Difference("b", "y", Estimate(-2.0, -3.0, -1.0), [-1.5, -2.5]),
+        figures.Difference("c", "x", Estimate(0.5)),
+    ]
+    axes = axes_of(figures.differences, points, "Δ", ["base", "x", "y"])
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["a", "b", "c"]
+    assert axes.get_ylim() == (2.5, -0.5)  # the first on top
+    lines = [(*map(list, line.get_data()), line.get_color()) for line in axes.lines]
+    assert [line for line in lines if line[0]] == [
+        ([-0.5, 2.0], [0, 0], "C1"),
+        ([1.0], [0], "C1"),
+        ([-3.0, -1.0], [1, 1], "C2"),
+        ([-1.5, -2.5], [1, 1], "C2"),
+        ([-2.0], [1], "C2"),
+        ([0.5], [2], "C1"),
+        ([0, 0], [0, 1], "0.5"),
+    ]
+    assert [text.get_text() for text in axes.texts] == ["+1.00", "-2.00", "+0.50"]
+
+
+def test_first_row_of_a_heat_map_is_on_top(axes_of):
+    values = [[0.1, 0.2, 0.7], [0.5, 0.0, 0.5]]
+    axes = axes_of(figures.heat_map, {"t": Heat(values, ["p", "q"], ["x", "y", "z"])}, "k", "q")
+    assert axes.collections[0].get_array().tolist() == values and axes.yaxis_inverted()
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["p", "q"]
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["x", "y", "z"]
 
 
 def bars_of(series):
