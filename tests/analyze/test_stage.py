@@ -25,6 +25,7 @@ from nmtkit.files import write_json
 from nmtkit.measures.macs import count_parameters
 from nmtkit.models.loading import build_untrained
 from nmtkit.options import GENERAL
+from nmtkit.owned_files import WEIGHTS
 from nmtkit.records import FindingInputs, StoredFinding, load
 from nmtkit.report.commands import analyze_command
 from nmtkit.settings import SearchSettings, build
@@ -452,7 +453,9 @@ def test_measured_costs_are_kept_and_compared_with_a_papers(capsys, two, measure
     assert "times relative to base" in out and "not of these systems" not in err
 
 
-def test_measured_times_are_dropped_when_systems_set_or_settings_change(two, measured, stderr):
+def test_measured_times_are_dropped_when_systems_set_weights_or_settings_change(
+    two, measured, stderr
+):
     message = "the times that --measure took of base, own are not of these systems"
     finding = two.folder("cost") / "finding.json"
     stored = finding.read_bytes()
@@ -460,6 +463,13 @@ def test_measured_times_are_dropped_when_systems_set_or_settings_change(two, mea
         assert two.analyze("cost", **options)["facts"]["measured"] == {}
         assert message in stderr()
         finding.write_bytes(stored)
+    (manifest,) = two.run.system("own").checkpoints.glob("*/manifest.json")
+    before = manifest.read_bytes()
+    edit(manifest, read_json(manifest)["files"][WEIGHTS]["sha256"], "0" * 64)
+    two.rows("cost")
+    assert message in stderr()
+    manifest.write_bytes(before)
+    finding.write_bytes(stored)
     with open(two.run.system("own").config, "a", encoding="utf-8") as stream:
         stream.write("# trained on\n")
     row = two.rows("cost")[1]

@@ -45,8 +45,10 @@ def study(analysed):
 
 
 def test_lines_on_which_systems_differ_most_are_chosen(analysed):
-    """The second system has the reference in two lines, the first in none."""
+    """The second system has the reference in three lines, the first in one of these."""
     lines = analysed.subwords[:]
+    lines[3] = analysed.lines["test"][3].split()  # of both systems
+    write(analysed.run.path / "systems/base/translate/test/hyp.txt", map(" ".join, lines))
     lines[7], lines[30] = analysed.lines["test"][7].split(), analysed.lines["test"][30].split()
     analysed.system("other", "transformer", {**SMALL, "decoder_layers": 2})
     write(analysed.run.path / "systems/other/translate/test/hyp.txt", map(" ".join, lines))
