@@ -74,10 +74,10 @@ def test_mixtures_of_a_users_model_are_detected_on_its_device(monkeypatch):
 
 
 def test_heat_map_in_text_shades_cells_and_names_rows_and_columns():
-    assert heat(Heat([[0.0, 0.5], [1.0, 0.25]], ["a", "猫猫"], ["x", "y"])).splitlines() == [
+    assert heat(Heat([[0.0, 0.5], [1.0, 0.35]], ["a", "猫猫"], ["x", "y"])).splitlines() == [
         "      1  2",
         "   a    ░░",
-        "猫猫 ██ ··",
+        "猫猫 ██ ░░",
         "columns: 1 x  2 y",
         "shades: about ·· 0.20  ░░ 0.40  ▒▒ 0.60  ▓▓ 0.80  ██ 1.00",
     ]

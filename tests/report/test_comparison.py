@@ -55,6 +55,7 @@ def scored(tmp_path):
         (0.5, 0.01, "own is better than base"),
         (-0.1, 0.04, "own is perhaps better"),
         (-0.1, 0.2, "not clearly different from"),
+        (0.5, 0.05, "not clearly different from"),  # 0.05 is not below 0.05
     ],
 )
 def test_verdict_depends_on_p_and_interval(low, p, verdict):
@@ -73,6 +74,8 @@ def test_verdict_depends_on_p_and_interval(low, p, verdict):
         (Estimate(1.0, low, 2.0), verdict),
         (Estimate(-1.0, -2.0, -low), verdict.replace("better", "worse")),
         (Estimate(0.0, 0.0, 0.0), "own is not clearly different from base: +0.00"),
+        (Estimate(0.004, low, 2.0), "own is not clearly different from base: +0.00"),
+        (Estimate(0.01, low, 2.0), verdict),
     ):
         own.differences["bleu"] = delta
         assert expected in comparison.verdicts(result)[0]
@@ -168,6 +171,9 @@ def test_verdicts_and_differences_are_ordered_from_best_to_worst(scored):
     result = contents.scores["test"]
     assert [verdict.split()[0] for verdict in comparison.verdicts(result)] == ["c", "b"]
     assert [point.name for point in comparison.differences(result)] == ["c", "b"]
+    _, contents = scored(*THREE, against="c")
+    points = comparison.differences(contents.scores["test"])
+    assert [point.name for point in points] == ["b", "a"]  # both are below 0
 
 
 def test_stored_test_of_another_version_is_accepted(scored):
@@ -218,7 +224,7 @@ def test_cost_table_leaves_out_times_of_another_baseline_or_an_outdated_analysis
     assert cost({}, made_from={"systems": ["base", "own"], "files": files})[1] == []
 
 
-SEEDS = [("a-1", 0.3, 1), ("a-2", 0.3, 2), ("b-1", 0.1, 1), ("b-2", 0.1, 2)]
+SEEDS = [("a-1", 0.3, 1), ("a-2", 0.33, 2), ("b-1", 0.1, 1), ("b-2", 0.1, 2)]
 
 
 @pytest.fixture
@@ -276,6 +282,9 @@ def test_caution_counts_differences_of_groups_of_seeds(scored):
     _, contents = scored(*SEEDS, ("c-1", 0.2, 1), ("c-2", 0.2, 2))
     cautions = " ".join(texts(comparison.cautions(contents)))
     assert "2 differences are tested: about 0.1 of them" in cautions
+    group = contents.scores["test"].seeds.groups[1]
+    group.against["bleu"] = replace(group.against["bleu"], p=None)  # not tested
+    assert "differences are tested" not in " ".join(texts(comparison.cautions(contents)))
 
 
 def test_remarks_on_scores_are_cautions_once_unless_they_are_about_outdated_weights(reported):

@@ -162,14 +162,20 @@ def test_scripts_images_and_styles_in_figures_are_removed():
         "</svg>",
         "<foreignObject><p>x</p></foreignObject><style>*{}</style><image"
         ' href="https://e.org/a.png" src="//e.org/a" srcset="//e.org/a 2x"/>'
+        '<use href="data:image/svg+xml,x"/>'
         f"<desc>kept<image {uri}/></desc><title><g><image {uri}/></g></title></svg>",
     )
     cleaned = svg.inline(hostile, "f-", "")
-    assert not re.search("onclick|e.org|foreignObject|<style|src|<image[^>]*data", cleaned)
+    assert not re.search(
+        r"onclick|e.org|foreignObject|<style|src|svg\+xml|<image[^>]*data", cleaned
+    )
     assert "kept</" in cleaned
 
 
-@pytest.mark.parametrize("text", ["no svg", "<html/>"])
+ENTITY = f'<!DOCTYPE svg [<!ENTITY a "b">]><svg xmlns="{svg.SVG}"><text>&a;</text></svg>'
+
+
+@pytest.mark.parametrize("text", ["no svg", "<html/>", ENTITY])
 def test_text_that_is_no_svg_is_left_out(text):
     assert svg.inline(text, "f-", "") is None
 
