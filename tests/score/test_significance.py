@@ -306,26 +306,40 @@ def test_koehns_p_of_equal_scores_is_1_whichever_is_the_baseline():
         assert compare("paired_bootstrap", ours, theirs, draws).p == 1
 
 
+def of_values(*systems):
+    """Return a metric of sentence scores for each system."""
+    return [metrics.of_sentences("x", values, "", True) for values in systems]
+
+
+VALUES = np.random.default_rng(2).random(60)
+ROUNDING = 1e-13
+
+
 def test_resamples_without_a_difference_are_not_won_in_koehns_test():
-    """Only the first of 40 sentences differs: a resample is won if it was drawn."""
-    ref = corpus(40)
-    pair = scores([ref], ref, ["x", *ref[1:]])
-    drawn = np.random.default_rng(7).integers(0, 40, (200, 40))
+    """Only the first of 60 sentences differs by more than rounding: a resample is won if it was
+    drawn.
+    """
+    drawn = np.random.default_rng(7).integers(0, 60, (200, 60))
     p = 1 - (drawn == 0).any(1).mean()
     assert 0.3 < p < 0.45
-    for ours, theirs in (pair, pair[::-1]):
-        found = compare("paired_bootstrap", ours, theirs, Draws(40, 200, seed=7))
-        assert found.p == pytest.approx(p, abs=1e-12)
+    first = np.eye(60)[0]
+    for pair in ((VALUES + first, VALUES), (VALUES + first, VALUES - ROUNDING)):
+        for ours, theirs in (of_values(*pair), of_values(*pair[::-1])):
+            found = compare("paired_bootstrap", ours, theirs, Draws(60, 200, seed=7))
+            assert found.p == pytest.approx(p, abs=1e-12)
 
 
 def test_scores_that_differ_by_rounding_only_are_equal():
-    values = np.random.default_rng(2).random(60)
-    pair = [metrics.of_sentences("x", values + more, "", True) for more in (0, 1e-13)]
+    pair = of_values(VALUES, VALUES + ROUNDING)
     for ours, theirs in (pair, pair[::-1]):
         found = {test: compare(test, ours, theirs, Draws(60, 100, 100)) for test in TESTS}
         for test, result in found.items():
             assert result.p == (None if test.startswith("sacrebleu") else 1), test
         assert found["sign"].setting == "0 sentences +, 0 -, 60 ties"
+    moved = VALUES + ROUNDING + np.eye(60)[0] - np.eye(60)[1]  # resamples differ
+    pair = of_values(VALUES, moved)
+    for ours, theirs in (pair, pair[::-1]):
+        assert compare("paired_bootstrap", ours, theirs, Draws(60, 100)).p == 1
 
 
 def test_equal_systems_have_small_p_by_chance_as_often_as_documented():
