@@ -216,3 +216,13 @@ def test_bom_at_the_start_of_codes_counts_starts_and_links_is_removed(tmp_path):
     assert read_starts(marked("0\n2\n"), 3) == [0, 2]
     assert read_starts(marked("talk\ntalk\nnews\n"), 3) == [0, 2]
     assert read_gold(marked("1-1 2-2\n"))[0].sure == {(0, 0), (1, 1)}
+
+
+def test_changed_and_missing_files_are_named(tmp_path):
+    for name in ("same", "other", "gone"):
+        (tmp_path / name).write_text(name, "utf-8")
+    known = files.hashes([tmp_path / name for name in ("same", "other", "gone", "no")], tmp_path)
+    assert files.changed(tmp_path, known) == []
+    (tmp_path / "other").write_text("changed", "utf-8")
+    (tmp_path / "gone").unlink()
+    assert files.changed(tmp_path, known) == ["other", "gone"]

@@ -121,6 +121,7 @@ def test_real_text_comes_back_without_spaces_beside_chinese_characters(shared):
         ("大约 10 , 000 日元 ， 8 : 30 到 。", "大约10,000日元，8:30到。"),
         ("他 ( Laura Muir ) 来 了 — — 真的 … …", "他(Laura Muir)来了——真的……"),
         ("iPhone ( 2007 ) , iPad", "iPhone (2007), iPad"),
+        ("他 说 OK . 3 点", "他说OK. 3点"),
         ("Wi - Fi 的 “ nota ” 和 wallstreetcn . com", "Wi-Fi的“nota”和wallstreetcn.com"),
         ("20 % - 30 % 的 R & D", "20%-30%的R&D"),
         ("Beyonc é 和 M ü ller", "Beyoncé和Müller"),

@@ -123,6 +123,9 @@ def test_vocab_threshold_undoes_merges_to_rare_subwords(prep, tmp_path):
     pieces = {piece for line in encoded for piece in line if len(piece.removesuffix("@@")) > 1}
     assert pieces <= allowed
     assert encoded != [plain.encode(line) for line in TEXT]
+    assert 6 in map(int, counts.values())
+    splitter = Bpe(prep / "codes.bpe", allowed)
+    assert encoded == [splitter.segment(filtered.tokens(line)) for line in TEXT]
     assert [filtered.decode(line) for line in encoded] == TEXT
     unseen = [word[:size] for word in TEXT[0].split() for size in range(2, len(word))]
     assert plain.splitter.segment(unseen) == Bpe(prep / "codes.bpe").segment(unseen)
