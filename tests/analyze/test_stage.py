@@ -173,6 +173,14 @@ def test_users_analysis_is_outdated_when_its_code_changes(two, stderr, monkeypat
     assert "up to date" not in stderr()
 
 
+def test_first_test_set_is_read_by_default_else_dev_else_train(analysed):
+    train, test, other = analysed.manifest()["sets"]
+    dev = other | {"split": "dev"}
+    for sets, name in (([train, dev, test], "test"), ([train, dev], "other"), ([train], "train")):
+        analysed.change_manifest(sets=sets)
+        assert Study(analysed.run, "cost", [], []).set_name == name
+
+
 @pytest.fixture(scope="module")
 def costs(tmp_path_factory):
     """Analyse the cost of two systems; count the products of each (`macs`)."""

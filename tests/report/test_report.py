@@ -25,7 +25,7 @@ from tests.processes import python
 from tests.refused import refused
 from tests.score.conftest import write
 
-from .conftest import FIGURE, SCRIPT
+from .conftest import FIGURE, SCRIPT, make
 
 pytestmark = pytest.mark.usefixtures("without_figures")
 
@@ -405,6 +405,12 @@ def test_unscored_second_run_is_refused(reported, second):
     shutil.rmtree(second.run.path / "score")
     error = refused(DataError, "not scored", stage.report, reported.run, also=[second.run.path])
     assert str(second.run.path) in str(error.where)
+
+
+def test_test_sets_come_before_the_development_set(tmp_path):
+    made = make(tmp_path / "run", sets=("dev", "news", "talks"), markup=False)
+    score(made.run, set_names=["dev"], resamples=20, trials=20)
+    assert list(read_contents(made.run).scores) == ["news", "talks", "dev"]
 
 
 def test_scores_of_the_only_translated_set_are_the_next_step(reported):

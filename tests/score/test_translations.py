@@ -199,6 +199,10 @@ def test_search_context_and_overlap_with_training_are_noted_under_the_table(fake
     fake.describe("new", settings={"beam": 5})
     fake.score()
     assert fake.result()["remarks"] == texts[1:]
+    overlap[0]["exact"] = 0
+    write_json(path, read_json(path) | {"repeats": repeats})
+    fake.score()
+    assert fake.result()["remarks"] == texts[1:2]
 
 
 def test_development_set_is_noted_as_used_to_choose_checkpoints(fake_run):

@@ -93,6 +93,9 @@ QUOTED = "A well-known “R&D”\tteam"
         ),
         # lowercased after tokenization: Moses would leave `ends. another`
         ({"lowercase": True}, "It ends. Another begins.", "it ends . another begins ."),
+        # text without capitals, as captions often are
+        ({"lowercase": True}, "it ends. another begins.", "it ends . another begins ."),
+        ({}, "it ends. another begins.", "it ends. another begins ."),
     ],
 )
 def test_each_setting_switches_its_step(settings, line, tokens):
