@@ -6,9 +6,10 @@ from torch import nn
 from torch.nn import functional as F
 
 from nmtkit.analyze.cost import Count
-from nmtkit.measures import macs
-from nmtkit.models.base import Vocabularies
+from nmtkit.measures import macs, recording
+from nmtkit.models.base import Vocabularies, target_states
 from nmtkit.models.variants import build_model
+from tests.models import contract
 from tests.toy_recurrent import ToyRecurrent
 
 
@@ -150,6 +151,19 @@ def test_matrix_vector_products_are_counted():
     matrix, vector = torch.randn(6, 7), torch.randn(7)
     assert macs._macs(lambda: matrix @ vector) == 42
     assert macs._macs(lambda: torch.addmv(torch.randn(6), matrix, vector)) == 42
+
+
+@pytest.mark.parametrize("variant", ["csan", "rnnsearch", "caru", "gatt"])
+def test_training_has_two_gradients_for_every_product(variant):
+    """A backward pass that computes some products again, to save memory, costs no more. The first
+    products need no gradient of their inputs.
+    """
+    model = contract.Case(variant).build().float()
+    counted = macs.count_macs(model, 12, 7).train * 7 * macs._ROWS
+    batch = recording.made_up((12, 7), torch.device("cpu"), macs._ROWS)
+    with torch.no_grad():
+        forward = macs._macs(lambda: model.logits(target_states(model, batch)))
+    assert 0.97 * 3 * forward < counted <= 3 * forward
 
 
 def test_macs_of_searches_are_compared_with_the_beam_of_each():
