@@ -6,6 +6,7 @@ import json
 import os
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -223,6 +224,12 @@ def test_cost_compares_logged_speeds(costs):
     keys = ("train_mac_ratio", "train_time_ratio", "step_mac_ratio", "decode_time_ratio")
     ratios = [own[key]["value"] if "time" in key else own[key] for key in keys]
     assert drawn == pytest.approx([own["parameters"] / base["parameters"], *ratios])
+
+
+def test_typical_lengths_are_those_of_each_side(two):
+    lengths = {"src_lengths": np.array([5, 9]), "tgt_lengths": np.array([4, 3, 3])}
+    counted = cost.count(study(two, "base"), "base", SimpleNamespace(**lengths, spans=None))
+    assert (counted.macs.src_length, counted.macs.tgt_length) == (7, 3)
 
 
 def set_hardware(system, **values):

@@ -13,6 +13,7 @@ from nmtkit.text.vocabulary import EOS
 from nmtkit.translate.forced import pair_batch
 from tests.models import contract
 
+from ..pair_writer import pair_writer
 from .conftest import GATED
 
 
@@ -70,6 +71,9 @@ def test_empty_source_has_end_of_sentence_and_undefined_gate():
 
 
 def test_rows_are_source_words_with_attention_gate_and_product(analysed, capsys):
+    with pair_writer(analysed.run.prep / "test", 0, 100) as add:
+        for line in analysed.lines["test"]:
+            add([5] * len(line.split()) + [EOS], [5, 5, EOS])
     analysed.system("one", "caru", GATED)
     analysed.system("other", "gru-inv", GATED)
     analysed.system("plain", "rnnsearch", GATED)
@@ -77,6 +81,7 @@ def test_rows_are_source_words_with_attention_gate_and_product(analysed, capsys)
     out, err = capsys.readouterr()
     assert "left out: plain: it records no gated attention (see nmtkit.nn.capture)" in err
     *rows, last = finding["table"]["rows"]
+    assert finding["facts"]["steps"] == 3
     assert [row["word"] for row in rows] == [*analysed.lines["test"][1].split(), "</s>"]
     for name in ("one", "other"):
         attention, gates, weighted = (

@@ -149,6 +149,9 @@ def test_path_of_a_system_in_the_same_run_is_its_name(fake):
     checkpoint = "systems/base/checkpoints/step-00000009"
     fake.add("c", 0.3, init_from=str(fake.run.path / checkpoint))
     assert read_budget(fake.run, "c").init_from == checkpoint
+    other = str(fake.run.path.with_name("another") / "systems" / "base")
+    fake.add("d", 0.3, init_from=other)
+    assert read_budget(fake.run, "d").init_from == other
 
 
 def test_seeds_that_start_with_the_same_weights_are_noted():
@@ -156,4 +159,6 @@ def test_seeds_that_start_with_the_same_weights_are_noted():
     budgets = {name: Budget(9, None, "", init_from="x") for name in seeds.systems}
     note = "All seeds of a began with the weights of x, so no p covers the seed of these weights."
     assert unequal(budgets, [seeds]) == [note]
-    assert note not in unequal(budgets | {"a-s2": Budget(9, None, "")}, [seeds])
+    for other in ("", "y"):
+        different = budgets | {"a-s2": Budget(9, None, "", init_from=other)}
+        assert not any("All seeds" in text for text in unequal(different, [seeds]))

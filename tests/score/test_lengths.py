@@ -14,7 +14,7 @@ from nmtkit.score.options import ScoreOptions
 from nmtkit.score.resampling import Draws
 from nmtkit.score.significance import TESTS
 from nmtkit.tables.drawing import DESCRIPTION
-from nmtkit.tables.table import text
+from nmtkit.tables.table import Estimate, text
 
 from . import slow
 
@@ -120,7 +120,8 @@ def test_difference_and_p_of_a_group_equal_a_bootstrap_of_its_lines(group, low, 
     ref, hyps, sizes = systems(120, one=0.2, two=0.22)
     refs = [ref, hyps["two"][::-1]]
     scores = {name: metrics.bleu(hyp, refs) for name, hyp in hyps.items()}
-    found = lengths.by_length(scores, sizes, "10,20", Draws(120, 40, seed=7), "one")
+    found = lengths.by_length(scores, sizes, "10,20,50", Draws(120, 40, ratio=0.5, seed=7), "one")
+    assert [score.difference for score in found[6:]] == [Estimate(None)] * 2  # an empty group
     base, system = found[2 * group : 2 * group + 2]
     assert (base.p, base.difference.value) == (None, None)
     rows, (ours, theirs, *references) = lines_between(
@@ -137,6 +138,8 @@ def test_difference_and_p_of_a_group_equal_a_bootstrap_of_its_lines(group, low, 
     assert (gap.low, gap.high) == pytest.approx(bounds, abs=1e-9)
     assert (system.p is not None) is has_p is (count >= 30)
     if has_p:
+        draws = np.random.default_rng(7).integers(0, count, (40, count // 2))
+        gaps = slow.gaps(ours, theirs, references, draws)
         better = sum(drawn * gap.value > 0 for drawn in gaps)
         assert system.p == pytest.approx(1 - better / 40, abs=1e-12)
         assert 0 < system.p < 1

@@ -17,6 +17,7 @@ from nmtkit.score.metrics import METRICS, TOKENIZERS
 from nmtkit.score.notes import main_notes
 from nmtkit.score.options import ScoreOptions
 from nmtkit.score.resampling import FEW
+from nmtkit.score.result_tables import significance_table
 from nmtkit.score.significance import FEW_DIFFERENT, TESTS
 from nmtkit.score.stage import score
 from nmtkit.text.side import TextSide
@@ -61,6 +62,14 @@ def test_scores_json_has_values_intervals_signatures_and_tests(compared):
         assert value["low"] <= value["value"] <= value["high"]
         assert value["signature"].endswith(f"version:{sacrebleu.__version__}")
     assert (result["resampling"]["seed"], result["resampling"]["resamples"]) == (1, 100)
+
+
+def test_each_column_of_p_is_as_fine_as_its_test(compared):
+    compared.score(resamples=20)
+    columns = significance_table(compared.loaded()).columns
+    below = {column.key: column.below for column in columns if column.key.startswith("p_")}
+    counted = dict.fromkeys(["p_paired_bootstrap", "p_paired_bootstrap_half"], 1 / 20)
+    assert below == {f"p_{test}": 0.001 for test in TESTS} | counted
 
 
 def test_tables_are_printed_and_written_and_the_call_is_recorded(compared, capsys):
