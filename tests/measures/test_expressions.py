@@ -4,7 +4,7 @@ import itertools
 from collections import Counter
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from nmtkit.demo import separable_expressions
@@ -81,6 +81,8 @@ def test_line_is_split_into_words(line, wanted):
         ("放弃", "他放弃了", [("放 弃",)]),
         ("a.b (c)", "so a.b (c) is", [("a . b ( c )",)]),
         ("nach $", "es nach »dem« nach »", [("nach",)] * 2),
+        ("nach $", "nach dem Essen nach, nach Hause", [("nach",)]),
+        ("schlägt ... nach $", "Er schlägt nach dem Buch", []),
     ],
 )
 def test_phrase_is_found_in_a_line(text, line, wanted):
@@ -122,6 +124,8 @@ def slow(first, second, most, ends, tokens):
 
 
 @given(PART, PART, st.integers(0, 4), st.booleans(), TOKENS)
+@example(["a"], ["b"], 2, True, ["a", "b", "x", "b", "."])
+@example(["a"], ["b"], 2, True, ["a", "x", "b", "x"])
 def test_phrase_with_a_gap_is_found_where_a_slow_search_finds_it(first, second, most, ends, tokens):
     text = f"{' '.join(first)} ...{most} {' '.join(second)}{' $' if ends else ''}"
     line = spaced(" ".join(tokens), False)
