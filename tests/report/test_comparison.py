@@ -210,6 +210,17 @@ def test_cost_table_has_updates_minutes_seed_and_parameters(reported, cost):
     assert cost()[0]["updates"] is None
 
 
+def test_cost_of_a_system_from_elsewhere_is_unknown(reported):
+    reported.add("outside", 0.2, trained=False)
+    reported.score()
+    *_, cost = comparison.tables(read_contents(reported.run), "test")
+    assert [column.key for column in cost.columns[1:]] == [
+        *("seed", "parameters", "updates", "minutes")
+    ]
+    rows = {name: cells for name, *cells in cost.rows}
+    assert rows["outside"] == [None] * 4 and rows["own"][2] == 10
+
+
 def test_cost_table_has_the_times_of_analyze_cost(cost):
     row, headers = cost({})
     assert headers == ["update, × (logged)", "search, × (logged on dev)"]
