@@ -247,6 +247,8 @@ def test_escapes_that_the_text_holds_come_back_as_text(escape):
     moses = Moses("en", escape=escape)
     tokens = moses.tokenize("write &apos; and &amp;lt; here").split()
     assert moses.detokenize(tokens) == "write & apos; and & amp; lt; here"
+    unescaped = {True: "AT&T", False: "AT&amp;T"}[escape]  # a token that the model made
+    assert moses.detokenize(["AT&amp;T"]) == unescaped
 
 
 def test_real_text_comes_back_except_for_spaces(shared):

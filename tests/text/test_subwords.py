@@ -105,6 +105,19 @@ def test_every_word_is_split_as_by_subword_nmt_and_comes_back(codes, words):
             assert bpe.segment([word]) == expected
 
 
+def test_pair_given_twice_and_symbol_of_two_pairs_count_as_in_subword_nmt(tmp_path):
+    """A pair has its first rank. A symbol that two pairs make is undone into the first of them."""
+    codes = tmp_path / "codes"
+    codes.write_text("#version: 0.2\na b\nb c\nab c\na bc\na b\n", "utf-8")
+    allowed = {"a@@", "b@@", "c@@", "ab@@", "bc@@", "x"}
+    for vocabulary, pieces in ((None, ["abc@@", "x"]), (allowed, ["ab@@", "c@@", "x"])):
+        assert Bpe(codes, vocabulary).segment(["abcx"]) == pieces
+        assert reference_bpe(codes, vocabulary).segment_tokens(["abcx"]) == pieces
+    codes.write_text("#version: 0.2\na b\nb c\na b\n", "utf-8")
+    assert Bpe(codes).segment(["abcx"]) == ["ab@@", "c@@", "x"]
+    assert reference_bpe(codes).segment_tokens(["abcx"]) == ["ab@@", "c@@", "x"]
+
+
 def test_word_that_ends_in_the_joiner_is_not_joined_to_the_next(codes):
     words, bpe = ["@@", "next"], Bpe(codes)
     assert bpe.join(reference_bpe(codes).segment_tokens(words)) != words  # subword-nmt's fault
