@@ -306,6 +306,16 @@ def test_context_of_items_is_kept_removed_or_taken_from_another_item():
     refused(DataError, "same context", under, items[:1], "foreign")
 
 
+def test_translations_of_contexts_are_replaced_with_the_contexts():
+    items = [Item(word, word, [], (f"{word}1",), (f"{word}2",)) for word in "xy"]
+    none, foreign = (
+        [(item.source, item.context_src, item.context_ref) for item in under(items, condition)]
+        for condition in ("none", "foreign")
+    )
+    assert none == [("x", (), ()), ("y", (), ())]
+    assert foreign == [("x", ("y1",), ("y2",)), ("y", ("x1",), ("x2",))]
+
+
 def test_items_become_documents_of_context_and_source():
     items = [Item("b", "B", [Error("x", "C")], ("a",), ("A",)), Item("d", "D", [])]
     text = as_documents(items)
