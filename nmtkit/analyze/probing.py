@@ -159,7 +159,8 @@ class Probing(PaperAnalysis[ProbingOptions, Probes]):
 
     def present(self, result: Probes) -> Finding:
         names = [task.name for task in result.tasks]
-        series = {"majority": {task.name: majority(task) for task in result.tasks}}
+        # No new system has a space in its name.
+        series = {"majority class": {task.name: majority(task) for task in result.tasks}}
         series |= {label: result.accuracies(label) for label in result.classifiers}
         estimates = {label: list(values.values()) for label, values in series.items()}
         return Finding(
@@ -337,7 +338,7 @@ def notes(tasks: Sequence[Task], layer: int) -> list[str]:
             "the vectors are scaled to mean 0 and variance 1 over the training part"
         ),
         (
-            "majority: the most frequent label of the training part; [95%]: Wilson; for an "
+            "majority class: the most frequent label of the training part; [95%]: Wilson; for an "
             "average, combined from its tasks"
         ),
     ]

@@ -23,7 +23,7 @@ from nmtkit.names import HINT, is_new_name
 from nmtkit.options import Options, flag
 from nmtkit.records import FindingInputs, StoredFinding
 from nmtkit.run import Run, code_commit
-from nmtkit.tables.table import check_format
+from nmtkit.tables.table import Column, check_format
 from nmtkit.user_classes import blamed_on, check_base, load_class, place_of
 
 AnyAnalysis = Analysis[Any, Any]
@@ -174,8 +174,20 @@ def _with_provenance(finding: Finding, study: Study) -> Finding:
     if study.checkpoints:
         facts["checkpoints"] = study.checkpoints
     facts |= {"version": nmtkit.__version__, "commit": code_commit()}
-    table = replace(finding.table, notes=[*finding.table.notes, *study.warnings])
+    table, columns = finding.table, _with_different_keys(finding.table.columns)
+    table = replace(table, columns=columns, notes=[*table.notes, *study.warnings])
     return replace(finding, table=table, facts=facts)
+
+
+def _with_different_keys(columns: Sequence[Column]) -> list[Column]:
+    """Return columns whose keys differ. A system may be named like a column; it gets an '_'."""
+    keys: dict[str, Column] = {}
+    for column in columns:
+        key = column.key
+        while key in keys:
+            key += "_"
+        keys[key] = replace(column, key=key)
+    return [*keys.values()]
 
 
 def inputs_of(study: Study, analysis: AnyAnalysis) -> FindingInputs:

@@ -227,11 +227,18 @@ def test_accuracies_have_intervals_majorities_and_categories(
     assert (first["classes"], first["sentences"]) == (2, 80)
     assert first["base"] == vars(wilson(facts["right"], facts["count"]))
     # Longer sentences have other positions.
-    assert first["base"]["value"] > 90 > 60 > first["majority"]["value"]
+    assert first["base"]["value"] > 90 > 60 > first["majority class"]["value"]
     assert 0 < first["small, embeddings"]["value"] < first["base"]["value"]
     assert "base, embeddings" in stdout()
     series = ["majority", "base", "small", "base, embeddings", "small, embeddings"]
     analysed.check_bars("probing", rows, "task", series)
+
+
+def test_majority_class_and_a_system_named_majority_are_two_columns(analysed, probe, tmp_path):
+    analysed.system("majority")
+    row = probe(probe_files(tmp_path, 40, ["own"]))["table"]["rows"][0]
+    keys = ["majority class", "majority", "majority, embeddings"]
+    assert [*row][-3:] == keys
 
 
 def test_majority_is_of_the_training_part_and_averages_have_mean_intervals(tmp_path):

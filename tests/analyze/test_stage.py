@@ -682,6 +682,15 @@ def test_edited_attachments_and_files_of_the_user_stay(tmp_path):
     assert files_of(tmp_path).keys() == ALWAYS | {"own.txt", "b.md"}
 
 
+def test_system_may_be_named_like_a_column(analysed, tmp_path):
+    analysed.system("pairs")
+    paths = [tmp_path / name for name in ("src", "right", "wrong")]
+    for number, path in enumerate(paths):
+        write(path, [f"w{number} w5"])
+    row = analysed.rows("agreement", pairs=",".join(map(str, paths)))[0]
+    assert row["pairs"] == 1 and row["pairs_"]["value"] in {0.0, 100.0}
+
+
 def test_earlier_finding_stays_if_the_disk_is_full(tmp_path):
     write_finding(tmp_path, "<svg/>", a_md="1")
     before = files_of(tmp_path)

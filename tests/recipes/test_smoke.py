@@ -198,7 +198,9 @@ def ten_tasks(kept):
     tasks = rows(kept, "probing")
     assert sum(row["classes"] is not None for row in tasks) == 10
     assert tasks[-1]["task"] == "average of 5"
-    assert {"majority", "transformer-s1", "enc-dc-s1", "enc-dc-s1, embeddings"} <= tasks[0].keys()
+    assert {"majority class", "transformer-s1", "enc-dc-s1", "enc-dc-s1, embeddings"} <= tasks[
+        0
+    ].keys()
     assert not list(kept.rglob("*.npy"))  # the vectors are not copied
     assert {"Transformer", "Enc-DC"} < first_column(kept / "probing" / "paper.md")
 
