@@ -126,19 +126,28 @@ class Consistency(BaseModel):
         """Return the one item of the entry."""
         if self.true_ind >= len(self.dst):
             raise ValueError(f"true_ind is {self.true_ind}, of {len(self.dst)} candidates")
-        *before, source = sentences(self.src)
+        *before, source = sentences(self.src) or [""]
         right = self.dst[self.true_ind]
-        *before_ref, reference = sentences(right)
+        *before_ref, reference = sentences(right) or [""]
         errors: list[Error] = []
         score_lines = []
         for candidate in self.dst:
             if candidate == right:
                 score_lines.append(0)
             else:
-                errors.append(Error(default_type, candidate.split(BREAK)[-1], back=self.ctx_dist))
+                wrong = candidate.split(BREAK)[-1]
+                errors.append(Error(type=default_type, contrastive=wrong, back=self.ctx_dist))
                 score_lines.append(len(errors))
-        contexts = tuple(before), tuple(before_ref)
-        return [Item(source, reference, tuple(errors), *contexts, tuple(score_lines))]
+        return [
+            Item(
+                source=source,
+                reference=reference,
+                errors=tuple(errors),
+                context_src=tuple(before),
+                context_ref=tuple(before_ref),
+                score_lines=tuple(score_lines),
+            )
+        ]
 
 
 class DiscoursePair(BaseModel):
@@ -177,8 +186,16 @@ class Discourse(BaseModel):
             for pair in example.trg:
                 *before_ref, reference = pair.correct
                 kind = pair.type or self.type or default_type
-                error = Error(kind, pair.incorrect[-1], back=1)
-                items.append(Item(source, reference, (error,), tuple(before), tuple(before_ref)))
+                error = Error(type=kind, contrastive=pair.incorrect[-1], back=1)
+                items.append(
+                    Item(
+                        source=source,
+                        reference=reference,
+                        errors=(error,),
+                        context_src=tuple(before),
+                        context_ref=tuple(before_ref),
+                    )
+                )
         return items
 
 
