@@ -106,7 +106,7 @@ def find(folder: Path) -> dict[str, list[Path]]:
     if parts := _part_files(folder):
         return {folder.name: parts}
     tasks: dict[str, list[Path]] = {}
-    for path in sorted(folder.iterdir()):
+    for path in sorted(folder.glob("[!.]*")):
         name, paths = path.name, []
         if path.is_dir():
             paths = _part_files(path)

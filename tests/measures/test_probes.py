@@ -96,7 +96,8 @@ def test_folder_without_probing_files_is_refused(tmp_path):
 
 
 def test_other_files_of_a_folder_are_skipped(tmp_path, stderr):
-    for name, lines in (("own.txt", SENTEVAL), ("own.csv", SENTEVAL), ("notes.txt", ["no tab"])):
+    texts = {name: SENTEVAL for name in ("own.txt", "own.csv", "._own.txt")}
+    for name, lines in {**texts, "notes.txt": ["no tab"]}.items():
         write(tmp_path / name, lines)
     assert find(tmp_path) == {"own": [tmp_path / "own.txt"]}
     assert "notes.txt is not a probing file (no tab in its first line): skipped" in stderr()
