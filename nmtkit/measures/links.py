@@ -121,6 +121,8 @@ def check(gold: Sequence[Gold], sizes: Sequence[tuple[int, int]], where: object)
         sizes: number of source words and of target words of each sentence pair.
         where: the file of the links, for messages.
     """
+    if not gold:
+        raise DataError("no lines of links", where=where, hint="one line for each sentence pair")
     if len(gold) != len(sizes):
         message = f"{len(gold):,} lines of links for {len(sizes):,} sentence pairs"
         hint = "one line for each pair; an empty line for a pair without links"

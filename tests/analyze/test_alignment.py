@@ -110,6 +110,7 @@ def test_links_outside_their_sentence_pairs_are_refused(tmp_path):
     check([gold({(1, 0)}), gold({}, {(0, 1)})], sizes, "gold")
     links = [gold({(1, 0)})]
     assert refused(DataError, "1 lines of links for 2", check, links, sizes, "gold").hint
+    assert refused(DataError, "no lines of links", check, [], [], "gold").where == "gold"
     message = "a link of words 1 and 2 where there are 2 and 1"
     error = refused(DataError, message, check, [gold({(0, 1)})] * 2, sizes, "gold")
     assert error.where == "gold, line 1"
