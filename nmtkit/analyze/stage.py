@@ -115,6 +115,7 @@ def _study(
         DataError if the run has no system.
     """
     where, reads = "--on", f"`analyze {cls.name}` reads"
+    set_names = list(dict.fromkeys(set_names))
     if set_names and cls.sets == "none":
         raise ConfigError(f"{reads} no set of the run", where=where, hint="leave it out")
     run.manifest()
@@ -125,7 +126,7 @@ def _study(
     if cls.sets == "one" and len(set_names) > 1:
         message = f"{reads} one set, not {', '.join(set_names)}"
         raise ConfigError(message, where=where, hint="name one of them")
-    return Study(run, cls.name, names, list(set_names))
+    return Study(run, cls.name, names, set_names)
 
 
 def _system(run: Run, cls: type[AnyAnalysis], name: str) -> str:

@@ -730,6 +730,11 @@ def test_unknown_systems_sets_and_formats_are_refused(two):
     assert not (two.folder("lengths") / "finding.json").exists()
 
 
+def test_set_may_be_named_twice(two):
+    assert two.rows("examples", set_names=["test", "test"])
+    assert len({row["set"] for row in two.rows("lengths", set_names=["test", "test"])}) == 1
+
+
 def test_ensemble_translation_is_analysed_only_without_weights(two):
     name = "ensemble-base+own"
     folder = two.run.path / "systems" / name / "translate" / "test"
