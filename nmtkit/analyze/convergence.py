@@ -112,6 +112,7 @@ class Convergence(Analysis[ConvergenceOptions, Trainings]):
             text_column("how"),
         ]
         title = "Updates, epochs and minutes of training to each dev BLEU"
+        drawn = panels(result.curves)
         return Finding(
             table=Table("convergence", title, columns, rows_of(result), notes(result)),
             text=(
@@ -119,7 +120,7 @@ class Convergence(Analysis[ConvergenceOptions, Trainings]):
                 "slower updates may take more minutes. The system that leads at a low level "
                 "may not lead at the best one. Each training has one seed."
             ),
-            figure=figures.curves(panels(result.curves)),
+            figure=figures.curves(drawn) if drawn else None,
             facts={"levels": result.levels, "dev_bleu": result.dev_bleu},
             attachments={"curves.csv": curves_csv(result.curves)},
         )

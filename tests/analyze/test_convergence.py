@@ -363,6 +363,13 @@ def test_trainings_with_different_settings_but_not_lengths_are_noted(trained, an
     assert "train.batch_size" in note and "updates (" not in note
 
 
+def test_log_of_a_training_that_diverged_at_once_has_no_figure(trained, analyze):
+    log(trained.run.system("fast").metrics, [train(50, nll=None), dev(50, None, loss=None)])
+    (row,) = analyze("fast")["table"]["rows"]
+    assert (row["updates"], row["dev_loss"]) == (50, None)
+    assert not (trained.folder("convergence") / "figure.svg").exists()
+
+
 def test_system_without_a_log_is_left_out(trained, analyze, stderr):
     trained.run.system("fast").metrics.unlink()
     rows = analyze("fast", "base")["rows"]
