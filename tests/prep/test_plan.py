@@ -147,6 +147,16 @@ def test_corpus_does_not_depend_on_the_number_of_workers(tmp_path, small_shards,
         assert files == one["files"]
 
 
+def test_of_equally_frequent_forms_the_first_in_the_text_is_the_usual_one(tmp_path):
+    """As in train-truecaser.perl; the words themselves are counted in the order of their hashes."""
+    forms = [(f"wort{c}", f"Wort{c}")[:: 1 if c in "abcd" else -1] for c in "abcdefgh"]
+    lines = [*pairs(30), *((f"so {first} und {second} da.", "x y z.") for first, second in forms)]
+    run = prepared(tmp_path, lines, merges=10)
+    model = (run.prep / "truecase.en").read_text("utf-8").splitlines()
+    expected = [f"{first} (1/2) {second} (1)" for first, second in forms]
+    assert [line for line in model if "wort" in line.lower()] == expected
+
+
 def test_dropped_pairs_are_counted_by_reason_and_side(tmp_path):
     bad = [
         ("", "Hund"),
