@@ -20,27 +20,33 @@ from nmtkit.data.packing import Packing, Segments, segments
 from nmtkit.errors import first_line
 
 _kernels: ModuleType | None = None
-"""The package `nmtkit.nn.kernels`."""
+"""The package `nmtkit.nn.kernels`, if its kernels work."""
+_recurrent_fail = False
+"""True if the kernels of recurrent models do not work."""
 
 
 def load_kernels(device: torch.device) -> str:
     """Load the kernels for trainings on a device, if it can have kernels.
 
-    Returns: the reason if they fail on this machine, otherwise "".
+    Returns: a warning if they fail on this machine, otherwise "".
     """
-    global _kernels
+    global _kernels, _recurrent_fail
     if not _has_kernels(device):
         return ""
     try:
         from nmtkit.nn import kernels  # Triton, whose import takes a second
 
         _try(kernels, device)
+        _kernels, _recurrent_fail = kernels, True
+        _try_recurrent(kernels, device)
+        _recurrent_fail = False
     except ImportError:  # torch for Windows comes without Triton
         return ""
     # The errors have no common class: a C compiler or Python's headers may be missing.
     except Exception as error:
-        return first_line(error)
-    _kernels = kernels
+        failed = "kernels of recurrent models" if _kernels else "kernels"
+        reason = first_line(error)
+        return f"nmtkit's {failed} do not work here, torch's are slower: {reason}"
     return ""
 
 
@@ -49,7 +55,7 @@ def _has_kernels(device: torch.device) -> bool:
 
 
 def _try(kernels: ModuleType, device: torch.device) -> None:
-    """Run all kernels once."""
+    """Run the kernels of all models once."""
     one = torch.ones(1, device=device)
     kernels.loss.loss_and_gradient(one[None], one.long(), 0.0, one)
     where = segments(np.ones(1, np.int64), np.ones(1, np.int64)).queries
@@ -60,9 +66,17 @@ def _try(kernels: ModuleType, device: torch.device) -> None:
     layer = nn.LayerNorm(64, device=device)
     wide, _ = kernels.norm.residual_norm(context, context, layer, 0.0, True, narrow)
     kernels.affine.biased(wide[0], layer.bias).sum().backward()
+
+
+def _try_recurrent(kernels: ModuleType, device: torch.device) -> None:
+    """Run the kernels of recurrent models once."""
     x = torch.ones(1, 3, device=device, requires_grad=True)
-    kernels.cells.gru(x, x[:, :1], x[:, 1:].to(narrow), lambda kept: kept)[0].sum().backward()
-    kernels.additive.scores(wide[0].detach(), wide.detach(), layer.bias, 1.0).sum().backward()
+    narrow = x[:, :2].to(torch.float16)
+    kernels.cells.gru(x, x[:, :1], narrow, lambda kept: kept)[0].sum().backward()
+    kernels.cells.adaptive(x[:, :2], x[:, :1], narrow)[0].sum().backward()
+    keys, v = torch.ones(1, 1, 64, device=device), torch.ones(64, device=device, requires_grad=True)
+    kernels.additive.scores(keys[0], keys, v, 1.0).sum().backward()
+    kernels.affine.biased(keys[0], v, sigmoid=True).sum().backward()
 
 
 def _for(x: Tensor) -> ModuleType | None:
@@ -73,6 +87,11 @@ def _for(x: Tensor) -> ModuleType | None:
 def _in_training(x: Tensor) -> ModuleType | None:
     """Return the kernels if they compute a training step with x, outside of compiled graphs."""
     return _for(x) if torch.is_grad_enabled() and not torch.compiler.is_compiling() else None
+
+
+def _of_recurrent(x: Tensor) -> ModuleType | None:
+    """Return the kernels if they compute a training step of a recurrent model with x."""
+    return None if _recurrent_fail else _in_training(x)
 
 
 def attends_in_rows(dtype: torch.dtype) -> bool:
@@ -143,7 +162,7 @@ def affine(
     Args:
         constant: a copy of the bias without a gradient, if there is one.
     """
-    kernels = _in_training(x)
+    kernels = _of_recurrent(x) if sigmoid else _in_training(x)
     if kernels is None or bias is None or not (bias.requires_grad and kernels.affine.fits(bias)):
         return None
     rows = x.reshape(-1, x.size(-1))
@@ -224,7 +243,7 @@ def recurrent_step(
         state: multiplies h.
         others: further products.
     """
-    kernels = _in_training(h)
+    kernels = _of_recurrent(h)
     if kernels is None or not kernels.cells.fits(x, h):
         return None
     new, copy = getattr(kernels.cells, cell)(x, h, state(h), *others)
@@ -239,7 +258,7 @@ def refines(h: Tensor, queries: int, width: int) -> bool:
         queries: of a sentence.
         width: of the cell's states.
     """
-    kernels = _in_training(h)
+    kernels = _of_recurrent(h)
     return kernels is not None and queries == 1 and width <= kernels.cells.WIDEST
 
 
@@ -254,7 +273,7 @@ def refined_states(
         h: the state, and p its product, (B, 1, S or 1, ·).
         dtype: number type of the result.
     """
-    kernels = _in_training(h)
+    kernels = _of_recurrent(h)
     if kernels is None or not refines(h, max(t.size(1) for t in (x, h, p)), h.size(-1)):
         return None
     positions = max(t.size(2) for t in (x, h, p))
@@ -270,7 +289,7 @@ def additive_scores(q: Tensor, keys: Tensor, v: Tensor, factor: float) -> Tensor
         keys: (B, S, A).
         v: (A).
     """
-    kernels = _in_training(keys)
+    kernels = _of_recurrent(keys)
     if kernels is None or not kernels.additive.fits(q.flatten(0, 1), keys):
         return None
     return kernels.additive.scores(q.squeeze(1), keys, v, factor).unsqueeze(1)

@@ -177,8 +177,8 @@ class Gradients:
         self._rule = self.model.train().context_rule
         self._released = False  # True if graphs gave back their memory since the update began
         self._chunk = losses.chunk_rows(self.model.vocabularies.tgt, self.device.type)
-        if reason := gpu.load_kernels(self.device):
-            console.warn(f"nmtkit's kernels do not work here, torch's are slower: {reason}")
+        if warning := gpu.load_kernels(self.device):
+            console.warn(warning)
         self._narrow = self.autocast["dtype"] if self.autocast.get("enabled") else None
         in_rows = gpu.attends_in_rows(self._narrow or torch.float32)
         self._multiple = packed_multiple(self.model, self.settings, self.device.type, in_rows)

@@ -528,29 +528,55 @@ def same(kernels, monkeypatch):
 def unloaded(monkeypatch):
     """A GPU with kernels that are not loaded yet."""
     monkeypatch.setattr(gpu, "_kernels", None)
+    monkeypatch.setattr(gpu, "_recurrent_fail", False)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
     return torch.device("cuda")
 
 
-@pytest.mark.parametrize(
-    ("capability", "reason"), [((9, 0), "Failed to find C compiler."), ((7, 5), "")]
-)
-def test_kernels_that_do_not_compile_are_not_used(unloaded, capability, reason, monkeypatch):
+def fails(*_):
+    raise RuntimeError("Failed to find C compiler.\nmore")
+
+
+FAILED = "nmtkit's kernels do not work here, torch's are slower: Failed to find C compiler."
+
+
+@pytest.mark.parametrize(("capability", "warning"), [((9, 0), FAILED), ((7, 5), "")])
+def test_kernels_that_do_not_compile_are_not_used(unloaded, capability, warning, monkeypatch):
     """Triton needs a C compiler, as late as at the first kernel. Older GPUs try no kernel."""
-
-    def fails(*_):
-        raise RuntimeError("Failed to find C compiler.\nmore")
-
     monkeypatch.setattr(gpu, "_try", fails)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
-    assert gpu.load_kernels(unloaded) == reason and gpu._kernels is None
+    assert gpu.load_kernels(unloaded) == warning and gpu._kernels is None
+
+
+def try_on_this_device(monkeypatch, name):
+    """Let a trial of kernels run on the device of the tests."""
+    trial = getattr(gpu, name)
+    monkeypatch.setattr(gpu, name, lambda kernels, _: trial(kernels, torch.device(DEVICE)))
 
 
 def test_kernels_that_compile_are_used(unloaded, monkeypatch):
-    try_kernels = gpu._try
-    on_this_device = lambda kernels, _: try_kernels(kernels, torch.device(DEVICE))  # noqa: E731
-    monkeypatch.setattr(gpu, "_try", on_this_device)
+    for name in ("_try", "_try_recurrent"):
+        try_on_this_device(monkeypatch, name)
     assert gpu.load_kernels(unloaded) == "" and gpu._kernels is not None
+    assert not gpu._recurrent_fail
+
+
+def test_kernels_work_without_those_of_recurrent_models(unloaded, kernels, monkeypatch):
+    """On a GPU of `unloaded`, whose kernels the fixture replaces."""
+    try_on_this_device(monkeypatch, "_try")
+    monkeypatch.setattr(gpu, "_try_recurrent", fails)
+    warning = FAILED.replace("kernels", "kernels of recurrent models")
+    assert gpu.load_kernels(unloaded) == warning and gpu._kernels is not None
+    x = torch.ones(2, 4, device=DEVICE, requires_grad=True)
+    layer = nn.Linear(4, 4, device=DEVICE)
+    product = lambda h: torch.cat([h, h], -1)  # noqa: E731
+    assert gpu.recurrent_step("adaptive", product(x), x, product) is None
+    assert not gpu.refines(x, 1, 4)
+    assert gpu.additive_scores(x[:, None], x[:, None], layer.bias, 1.0) is None
+    for sigmoid in (True, False):
+        result = gpu.affine(x, layer.weight, layer.bias, None, relu=False, sigmoid=sigmoid)
+        assert (result is None) is sigmoid
+    assert kernels == {"affine": 1}
 
 
 ONE_LAYER = {"encoder_layers": 1, "decoder_layers": 1}
