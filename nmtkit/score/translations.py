@@ -225,18 +225,14 @@ def cautions_on(run: Run, text_set: TextSet, folders: Mapping[str, Path]) -> lis
     Raises: DataError for a damaged meta.json.
     """
     manifest, name = run.manifest(), text_set.name
-    texts = []
+    texts = without_parses(name, folders)
     if unlike := unlike_searches(name, folders):
         texts.append(unlike.text)
-    for system, folder in folders.items():
-        counts = described(folder).counts
-        if count := counts.get("no_spans"):
-            sentences = counted(count, "sentence")
-            texts.append(f"{name}: {system} read {sentences} without a parse, as n-grams")
-        if text_set.documents is None and counts.get("no_context"):
-            texts.append(
-                f"{name}: {system} read it without context, since the set has no document starts"
-            )
+    texts += [
+        f"{name}: {system} read it without context, since the set has no document starts"
+        for system, folder in folders.items()
+        if text_set.documents is None and described(folder).counts.get("no_context")
+    ]
     if text_set.split == "dev":
         texts.append(f"{name}: the development set, on which checkpoints were chosen")
     if manifest.repeats and manifest.settings.drop_overlap == "none":
@@ -247,6 +243,21 @@ def cautions_on(run: Run, text_set: TextSet, folders: Mapping[str, Path]) -> lis
             if text.name == name and text.exact
         ]
     return texts
+
+
+def without_parses(set_name: str, folders: Mapping[str, Path]) -> list[str]:
+    """Return a remark on each system that was trained with parses and read sentences without them.
+
+    Args:
+        folders: the translations' folders by system.
+    Raises: DataError for a damaged meta.json.
+    """
+    counts = {name: described(folder).counts.get("no_spans", 0) for name, folder in folders.items()}
+    return [
+        f"{set_name}: {name} read {counted(count, 'sentence')} without a parse, as n-grams"
+        for name, count in counts.items()
+        if count
+    ]
 
 
 def described(translation: Path) -> TranslationMeta:

@@ -22,7 +22,7 @@ from nmtkit.prep.parse_spans import Stanza, cut_spans
 from nmtkit.prep.shards import cut
 from nmtkit.prep.trees import Unusable, parse_phrases, read_tree
 from nmtkit.run import Run
-from nmtkit.score.translations import cautions_on, described
+from nmtkit.score.translations import described, without_parses
 from nmtkit.text.side import TextSide
 from nmtkit.train.checks import check_parses_and_documents
 from nmtkit.train.stage import train
@@ -166,9 +166,8 @@ def test_translation_counts_sentences_without_a_parse(translated, tmp_path):
     missing = sum(entry.parses.values()) - entry.parses["parsed"]
     assert (meta["counts"]["lines"], meta["counts"]["no_spans"]) == (15, missing)
     described(folder).model_copy(update={"counts": {"no_spans": 1}}).write(tmp_path / "meta.json")
-    text_set, folders = translated.text_set("news"), {"pr": folder, "a": tmp_path}
-    assert cautions_on(translated, text_set, folders) == [
-        "news: a read 1 sentence without a parse, as n-grams"
+    assert without_parses("test", {"pr": folder, "a": tmp_path}) == [
+        "test: a read 1 sentence without a parse, as n-grams"
     ]
 
 
