@@ -347,6 +347,8 @@ class Manifest(Record):
     inputs: dict[str, Annotated[JsonObject, _has("size")]]
     """File that was read -> size, time and SHA-256."""
     tools: dict[str, str]
+    speed: list[JsonObject]
+    jobs: int
     fingerprint: str
     repeats: Repeats | None = None
     """None if an older version prepared the corpus."""

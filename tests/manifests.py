@@ -80,6 +80,8 @@ def write_manifest(prep, sets, settings=None, **values):
         "files": {},
         "inputs": {},
         "tools": RULES,
+        "speed": [],
+        "jobs": 1,
         "fingerprint": "f1",
     }
     write_json(prep / "manifest.json", {**usual, **values})

@@ -69,7 +69,7 @@ def test_record_is_written_back_unchanged(run, record, pattern, tmp_path):
     [
         ({"fingerprint": None}, "damaged: 'fingerprint' must be text"),
         ({"vocabulary": {"shared": True, "src": 3}}, r"damaged: 'vocabulary\.tgt' is missing"),
-        ({"corpus": {"words": "1"}}, r"damaged: 'corpus\.words' must be a whole number"),
+        ({"jobs": "1"}, "damaged: 'jobs' must be a whole number"),
         ({"settings": {"merges": 10, "mergers": 9}}, r"damaged: 'settings\.mergers' "),
         ({"format": 2, "fingerprint": None}, r"written by another version of nmtkit \(format 2\)"),
     ],

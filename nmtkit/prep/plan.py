@@ -150,6 +150,8 @@ class Plan(Steps):
             tools={"python": platform.python_version()}
             | tools(self.languages, self.settings)
             | (self.parser.tools if self.parser else {}),
+            speed=self.runner.speed,
+            jobs=self.jobs,
             fingerprint=fingerprint(self.languages, self.settings, hashes),
             repeats=repeats,
         )

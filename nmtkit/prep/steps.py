@@ -208,8 +208,10 @@ class Steps:
             raise DataError("the vocabulary is empty", where="prep.min_frequency", hint=hint)
         counts = fact.value["counts"]
         types, seconds = counts["src_types"] + counts["tgt_types"], time.perf_counter() - start
+        stage = "subwords, vocabulary"
+        self.runner.speed.append({"stage": stage, "types": types, "seconds": round(seconds, 3)})
         if not self.request.text_model.languages:
-            console.say(f"subwords, vocabulary: from {types:,} words in {seconds:.1f}s")
+            console.say(f"{stage}: from {types:,} words in {seconds:.1f}s")
         if left_out := counts.get("types_left_out"):
             console.say(f"{left_out:,} rare words are not learnt from (prep.max_types)")
         return fact

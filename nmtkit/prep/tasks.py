@@ -60,9 +60,11 @@ class Damaged(DataError):
     """A file of a finished task has changed; the task must run again."""
 
     def __init__(self, path: str, step: str, index: int) -> None:
-        super().__init__(f"{path} is damaged; shard {index} of step {step} is made again")
-        self.args = path, step, index  # of the copy that another process gets
-        self.step, self.index = step, index
+        super().__init__(f"{path} is damaged", where=f"shard {index} of step {step}")
+        self.path, self.step, self.index = path, step, index
+
+    def __reduce__(self) -> tuple[type[Damaged], tuple[str, str, int]]:
+        return Damaged, (self.path, self.step, self.index)
 
 
 Outcome = tuple[files.JsonObject, list[Path]]
@@ -138,7 +140,7 @@ def finished(work: Path, task: Task) -> Fact | None:
         fact = read_fact(work, task.step, task.index)
         return fact if fact.models == task.models else None
     except Damaged as damage:
-        console.warn(damage.message)
+        console.warn(f"{damage.path} is damaged; {damage.where} is made again")
     return None
 
 
@@ -186,6 +188,7 @@ class Runner:
         share: the tasks of a step that this process does.
         models: checksum of the models that later tasks read.
         reused: the number of tasks that an earlier call has done.
+        speed: of the steps, for the manifest.
     """
 
     work: Path
@@ -196,6 +199,7 @@ class Runner:
     share: slice = field(default_factory=lambda: slice(None))
     models: str = ""
     reused: int = 0
+    speed: list[files.JsonObject] = field(default_factory=list)
 
     def run(self, label: str, tasks: Sequence[Task]) -> list[Fact]:
         """Do the tasks of a step.
@@ -228,10 +232,10 @@ class Runner:
     def run_timed(
         self, stage: str, label: str, tasks: Sequence[Task], sides: int = 2
     ) -> list[Fact]:
-        """Do the tasks of a step as `run` does, and print its speed.
+        """Do the tasks of a step as `run` does; print and record its speed.
 
         Args:
-            stage: the name of the step.
+            stage: the name of the step in the manifest.
             label, tasks: as for `run`.
             sides: the number of sides of the text that the step reads.
         """
@@ -240,7 +244,7 @@ class Runner:
 
     @contextlib.contextmanager
     def timed(self, stage: str, lines: int) -> Iterator[None]:
-        """Print the speed of a step that reads this many lines, of all sides."""
+        """Print and record the speed of a step that reads this many lines, of all sides."""
         start, reused = time.perf_counter(), self.reused
         yield
         if self.reused > reused:
@@ -248,6 +252,8 @@ class Runner:
             return
         seconds = max(time.perf_counter() - start, 1e-6)
         speed = lines / seconds
+        facts = {"stage": stage, "lines": lines, "seconds": round(seconds, 3)}
+        self.speed.append(facts | {"lines_per_second": round(speed)})
         console.say(f"{stage}: {lines:,} lines in {seconds:.1f}s ({speed:,.0f} lines/s)")
 
     def run_here(self, task: Task) -> Fact:
@@ -273,7 +279,7 @@ class Runner:
                     facts[task.index] = future.result()
                     advance(task.lines)
                 except Damaged as damage:
-                    console.warn(damage.message)
+                    console.warn(f"{damage.path} is damaged; {damage.where} is made again")
                     damaged = self.steps[damage.step][damage.index]
                     damaged.path(self.work).unlink(missing_ok=True)
                     perform(self.work, damaged)

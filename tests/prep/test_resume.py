@@ -34,9 +34,11 @@ SETTINGS = ["merges=40", "deduplicate=true", "joint_vocab=false"]
 
 
 def contents(run):
-    """Return the files of a prepared corpus, and the manifest."""
+    """Return the files of a prepared corpus, and the manifest without what depends on time."""
     files = {p.relative_to(run.prep).as_posix(): p for p in run.prep.rglob("*") if p.is_file()}
     manifest = read_json(files.pop("manifest.json"))
+    for key in ("speed", "jobs"):
+        del manifest[key]
     return {name: path.read_bytes() for name, path in files.items()}, manifest
 
 
