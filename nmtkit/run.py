@@ -219,10 +219,11 @@ class Run:
         Raises: DataError naming the first file that is missing or has changed.
         """
         for name in files.changed(self.prep, hashes)[:1]:
-            path = self.prep / name
-            changed = "has changed since it was prepared: manifest.json has another checksum"
+            path, has = self.prep / name, "another" if hashes[name] else "no"
+            changed = f"has changed since it was prepared: manifest.json has {has} checksum"
             problem = changed if path.is_file() else "is missing"
-            raise DataError(f"{name} {problem}", where=path, hint=Manifest.again)
+            hint = f"prepare {self.path} again: {Manifest.again}"
+            raise DataError(f"{name} {problem}", where=path, hint=hint)
 
     def sets(self, split: str | None = None) -> list[TextSet]:
         """Return the prepared sets, of one split or all, in the order of the manifest."""

@@ -181,7 +181,9 @@ def _with_provenance(finding: Finding, study: Study) -> Finding:
 
 
 def _with_different_keys(columns: Sequence[Column]) -> list[Column]:
-    """Return columns whose keys differ. A system may be named like a column; it gets an '_'."""
+    """Return columns whose keys differ. A system may be named like a column; the later of two equal
+    keys gets an '_'.
+    """
     keys: dict[str, Column] = {}
     for column in columns:
         key = column.key

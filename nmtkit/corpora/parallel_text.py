@@ -57,7 +57,7 @@ class ParallelText:
                 short, long = self._unlike([cell is None for cell in row])
                 lines = counted(number, "line")
                 raise self._error(f"{short} has {lines} but {long} has more", number)
-            starts = {start for _, start in row} - {None}
+            starts = {start for _, start in row if start is not None}
             if len(starts) > 1:
                 self._check_documents(starts, number)
             yield tuple(line for line, _ in row), any(starts)

@@ -106,7 +106,7 @@ def find(folder: Path) -> dict[str, list[Path]]:
     if parts := _part_files(folder):
         return {folder.name: parts}
     tasks: dict[str, list[Path]] = {}
-    for path in sorted(folder.glob("[!.]*")):
+    for path in sorted(p for p in folder.iterdir() if not p.name.startswith(".")):
         name, paths = path.name, []
         if path.is_dir():
             paths = _part_files(path)

@@ -27,6 +27,7 @@ from nmtkit.text.segmented import Segmented
 from nmtkit.text.sentencepiece import SentencePiece, learn_sentencepiece
 from nmtkit.text.side import load_splitter
 from nmtkit.text.splitter import Splitter
+from nmtkit.text.tidy import JOINER
 from nmtkit.text.tokenizer import SIDES, Side
 from nmtkit.text.truecase import Truecaser, learn_truecaser
 from nmtkit.text.vocabulary import Vocabulary, by_frequency, read_counts
@@ -243,13 +244,13 @@ def _bpe(
     keys = ["merges"] if settings.joint_vocab else [f"{side}_merges" for side in SIDES]
     by_file, merges = [], {}
     for key, side, counts, path in zip(keys, words, _counts(words, settings), codes, strict=False):
-        is_given = path.exists()
-        if is_given:
+        exists = path.exists()
+        if exists:
             by_file.append(_split(side.words, counts, functools.partial(Bpe, path), jobs))
         else:
             by_file.append(learn_bpe(side.words, counts, settings.merges, path))
         merges[key] = Bpe(path).merges
-        if not is_given and merges[key] < settings.merges:
+        if not exists and merges[key] < settings.merges:
             console.say(
                 f"BPE: learned {merges[key]:,} of {settings.merges:,} merges; the corpus has no"
                 " more"
@@ -296,11 +297,23 @@ def _keep_frequent(
     if not settings.vocab_threshold:
         return segmented
     frequent = {token for token in tokens if tokens[token] >= settings.vocab_threshold}
-    return _split(side.words, side.counts, functools.partial(Bpe, codes, frequent), jobs)
+    # Only words with a subword that is too rare change; words that end in the joiner may.
+    rare = np.array([piece not in frequent for piece in segmented.pieces], bool)
+    owners = np.repeat(np.arange(len(side.words)), segmented.lengths)
+    changes = np.bincount(owners[rare[segmented.flat]], minlength=len(side.words)) > 0
+    changes[side.words.holding(JOINER)] = True
+    counts = np.where(changes, side.counts, 0)
+    return _split(side.words, counts, functools.partial(Bpe, codes, frequent), jobs, segmented)
 
 
-def _split(words: Words, counts: Ints, make: Callable[[], Splitter], jobs: int) -> Segmented:
-    """Split words into subwords; words that never occur stay whole.
+def _split(
+    words: Words,
+    counts: Ints,
+    make: Callable[[], Splitter],
+    jobs: int,
+    before: Segmented | None = None,
+) -> Segmented:
+    """Split words into subwords; words that never occur stay whole, or as they are in `before`.
 
     Args:
         words: the words.
@@ -316,7 +329,7 @@ def _split(words: Words, counts: Ints, make: Callable[[], Splitter], jobs: int) 
     pieces = itertools.chain.from_iterable(
         ordered_map(functools.partial(_segmenter, make), chunks, jobs if len(chunks) > 2 else 1)
     )
-    return Segmented.whole(words).changed(dict(zip(numbers, pieces, strict=True)))
+    return (before or Segmented.whole(words)).changed(dict(zip(numbers, pieces, strict=True)))
 
 
 def _segmenter(make: Callable[[], Splitter]) -> Callable[[list[str]], list[list[str]]]:

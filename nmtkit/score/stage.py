@@ -130,8 +130,8 @@ def _score_set(
         )
         outputs = [read_output(run, side, text_set, *item) for item in folders.items()]
         metrics = measure(outputs, task)
-        kept = {"made_from": made_from, "paper": stored.paper if stored and same_texts else None}
-        result = evaluate(metrics, task).model_copy(update=kept)
+        update = {"made_from": made_from, "paper": stored.paper if stored and same_texts else None}
+        result = evaluate(metrics, task).model_copy(update=update)
         owned = SCORES if same_texts else (*SCORES, *PAPER)
         _write(result, sentence_rows(metrics, task.src_lengths), folder, owned)
         if stored:

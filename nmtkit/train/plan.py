@@ -85,7 +85,9 @@ def plan_of_system(run: Run, system: System, options: TrainOptions) -> Plan | No
         known = settings.without_unknown(schema, getattr(stored, section))
         of_file[section] = settings.build(schema, known, section, system.config).model_dump()
     preset = stored.preset if stored.preset in preset_names() else ""
-    return _plan(run, stored.variant, preset, stored.init_from, of_file, assigned)
+    plan = _plan(run, stored.variant, preset, stored.init_from, of_file, assigned)
+    _check_rate(plan, of_file["train"], assigned.get("train", {}))
+    return plan
 
 
 def schemas_of(cls: type[Model]) -> dict[str, type[Section]]:
@@ -117,11 +119,11 @@ def may_change(key: str, allowed: Collection[str]) -> bool:
     return key in HARMLESS or key in allowed or key.startswith("search.")
 
 
-def make_plan(run: Run, options: TrainOptions) -> Plan:
+def make_plan(run: Run, options: TrainOptions, resumes: bool = False) -> Plan:
     """Return the settings from, weakest first: defaults, preset, --config, --set, --seed.
 
     A named preset replaces that of the data set. Its model sizes are adapted to the variant's
-    family.
+    family. `resumes`: the system has a checkpoint to continue from.
 
     Raises: ConfigError naming the key and the nearest known one; DataError if the run is not
         prepared.
@@ -146,25 +148,27 @@ def make_plan(run: Run, options: TrainOptions) -> Plan:
     sections = settings.merge(adapted, of_file)
     assigned = settings.merge(assigned, of_seed)
     plan = _plan(run, variant, preset, options.init_from or "", sections, assigned)
-    before = TrainSettings.model_validate(of_preset.get("train", {}))
-    if (plan.train.schedule == "noam") != (before.schedule == "noam") and "lr" not in typed[
-        "train"
-    ]:
-        raise _rate_of_another_schedule(plan, before)
+    if not resumes:  # plan_to_resume refuses settings that differ from those of the training
+        _check_rate(plan, of_preset.get("train", {}), typed["train"])
     return plan
 
 
-def _rate_of_another_schedule(plan: Plan, before: TrainSettings) -> ConfigError:
-    """Return the refusal of a learning rate that the preset gives for another schedule.
+def _check_rate(plan: Plan, before: Values, typed: Collection[str]) -> None:
+    """Raise ConfigError if the learning rate is meant for another schedule. The hint names the rate
+    with the same learning rate at the end of the warm-up.
 
-    The hint names the rate that leads to the same learning rate at the end of the warm-up.
+    Args:
+        before: the settings of the preset, or of the training to resume.
+        typed: the settings of train that the user gives.
     """
-    width, factor = common_width(plan.preset, plan.model), plan.train.model_copy(update={"lr": 1.0})
-    highest, of_factor = (learning_rate(t, width, t.warmup or 1) for t in (before, factor))
-    rate = highest / of_factor
-    message = f"{before.lr:g} is meant for train.schedule={before.schedule}"
-    hint = f"--set train.lr={rate:.2g} gives {plan.train.schedule} the same highest learning rate"
-    return ConfigError(message, where="train.lr", hint=hint)
+    old, new = TrainSettings.model_validate(before), plan.train
+    if "lr" in typed or (new.schedule == "noam") == (old.schedule == "noam"):
+        return
+    width, unit = common_width(plan.preset, plan.model), new.model_copy(update={"lr": 1.0})
+    highest, of_unit = (learning_rate(s, width, s.warmup or 1) for s in (old, unit))
+    message = f"train.lr={old.lr:g} is meant for train.schedule={old.schedule}"
+    hint = f"--set train.lr={highest / of_unit:.2g} has the same highest learning rate with"
+    raise ConfigError(message, where="train.lr", hint=f"{hint} train.schedule={new.schedule}")
 
 
 def _check_effects(train: TrainSettings, typed: Collection[str]) -> None:

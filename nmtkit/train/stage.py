@@ -76,7 +76,8 @@ def train(run: Run, *, ranks: Ranks | None = None, **values: Any) -> None:
     named_variant(variant)  # an unknown variant cannot name a system either
     name = default_name(variant) if options.name is None else options.name
     system = run.system(name, new=True)
-    plan = plan_of_system(run, system, options) or make_plan(run, options)
+    resumes = bool(checkpoints.candidates(system.checkpoints)) and not options.force
+    plan = plan_of_system(run, system, options) or make_plan(run, options, resumes)
     training = _Training(run, system, plan, options, ranks)
     if options.match_parameters:
         training.plan, message = match_parameters(run, plan, name, options.match_parameters)

@@ -117,7 +117,7 @@ class Scorer(Translator):
         longest = [max(map(len, ids), default=0) for ids in tgt]
         order = sorted(
             (i for i, ids in enumerate(tgt) if ids),
-            key=lambda i: (-len(tgt[i]), -len(src[i]), -longest[i]),
+            key=lambda i: (-len(tgt[i]), -max(len(src[i]), longest[i])),
         )
         batches = []
         for count, same in itertools.groupby(order, key=lambda i: len(tgt[i])):

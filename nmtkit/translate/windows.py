@@ -28,10 +28,10 @@ BYTES = 1 << 16
 MARKED = MARKER_LINE.decode()
 
 
-def windowed(items: Iterable[Item], size: int = 0) -> Iterator[list[Item]]:
-    """Group items into lists of `size` (the last one shorter); 0 = WINDOW."""
+def windowed(items: Iterable[Item], size: int | None = None) -> Iterator[list[Item]]:
+    """Group items into lists of `size` (the last one shorter), by default of WINDOW."""
     iterator = iter(items)
-    while window := list(itertools.islice(iterator, size or WINDOW)):
+    while window := list(itertools.islice(iterator, WINDOW if size is None else size)):
         yield window
 
 

@@ -192,7 +192,7 @@ def why_unknown(options: Sequence[str]) -> str | None:
     run = SimpleNamespace(manifest=lambda: SimpleNamespace(preset="", fingerprint=""))
     try:
         command = get_command(app).commands["train"]  # type: ignore[attr-defined]
-        with_rate = ["--set", "train.lr=1", *options]  # trainings add a rate of the row
+        with_rate = ["--set", "train.lr=1", *options]  # every training gets a rate
         values = command.make_context("train", with_rate).params
         known = TrainOptions.model_fields
         given = {key: value for key, value in values.items() if key in known and value is not None}

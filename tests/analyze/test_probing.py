@@ -230,7 +230,7 @@ def test_accuracies_have_intervals_majorities_and_categories(
     assert first["base"]["value"] > 90 > 60 > first["majority class"]["value"]
     assert 0 < first["small, embeddings"]["value"] < first["base"]["value"]
     assert "base, embeddings" in stdout()
-    series = ["majority", "base", "small", "base, embeddings", "small, embeddings"]
+    series = ["majority class", "base", "small", "base, embeddings", "small, embeddings"]
     analysed.check_bars("probing", rows, "task", series)
 
 

@@ -220,7 +220,7 @@ def test_member_that_claims_terabytes_is_refused(tmp_path, folder, name):
     header.size = 4 << 40
     archive = tmp_path / "x.tar"
     archive.write_bytes(header.tobuf() + b"x\n")
-    with pytest.raises((DataError, EnvironmentProblem), match=r"no space|would grow to more than"):
+    with pytest.raises((DataError, EnvironmentProblem), match="no space|would grow to|is damaged"):
         archives.extract(archive, ["a.de"], folder)
     assert list(folder.iterdir()) == []
 

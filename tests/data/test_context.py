@@ -215,7 +215,11 @@ def test_contexts_are_cut_for_a_gpu_only_if_much_padding_is_saved():
     parts = {
         (device, count): len(
             contexts(
-                [[i] for i in range(count)], lambda i: [5] * lengths[i % 22], rule, device
+                [[i] for i in range(count)],
+                lambda i: [5] * lengths[i % 22],
+                rule,
+                lambda i: [],
+                device,
             ).of_like_length()
         )
         for device in ("cpu", "cuda")

@@ -265,7 +265,8 @@ def test_like_with_a_damaged_text_model_is_refused(tmp_path, source, files, name
         manifest = read_json(source.prep / "manifest.json")
         del manifest["files"][name]
         write_json(source.prep / "manifest.json", manifest)
-    refused(DataError, message, prepare, tmp_path, files, like=source.path)
+    error = refused(DataError, message, prepare, tmp_path, files, like=source.path)
+    assert str(source.path) in error.hint
     assert not (tmp_path / "run").exists()
 
 

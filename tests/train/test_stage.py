@@ -101,9 +101,7 @@ def test_settings_come_from_preset_then_config_then_set_then_seed(run, tmp_path,
         ("caru-multi30k", ["train.schedule=noam"], "0.023"),
     ],
 )
-def test_rate_of_another_schedule_is_refused_with_one_that_learns_as_fast(
-    run, preset, assignments, rate
-):
+def test_refused_rate_of_another_schedule_is_converted_in_the_hint(run, preset, assignments, rate):
     if rate is None:
         plan_of(run, *assignments, preset=preset)
         return
