@@ -134,6 +134,16 @@ def test_resuming_refuses_a_setting_without_effect(run):
     refused(ConfigError, message, train, run, assignments=["train.min_lr=1e-5"], device="cpu")
 
 
+def test_rate_of_a_begun_training_is_kept_unless_its_schedule_changes(run):
+    """Earlier nmtkit warned of a preset's rate for another schedule, and trained with it."""
+    options = TrainOptions.of({"assignments": ["train.schedule=cosine"], "preset": "demo"})
+    assert make_plan(run, options, resumes=True).train.lr == 0.6
+    go(run, "train.schedule=cosine", "train.lr=0.6")
+    change = {"assignments": ["train.schedule=noam"], "allow_change": ["train.schedule"]}
+    message = "train.lr=0.6 is meant for train.schedule=cosine"
+    refused(ConfigError, message, train, run, **change, device="cpu")
+
+
 def test_training_that_would_end_before_its_first_update_is_refused(run):
     plateau = ("train.schedule=plateau", "train.lr=0.01")
     message = "no update would be made: learning rate down to 0.01 at step 0; lower train.min_lr"
