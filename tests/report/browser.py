@@ -8,6 +8,7 @@ import os
 import select
 import shutil
 import subprocess
+from pathlib import Path
 
 FLAGS = [
     "--headless=new",
@@ -47,14 +48,16 @@ class Browser:
         read_end, write_end = (fcntl.fcntl(fd, fcntl.F_DUPFD, 20) for fd in (ours[0], theirs[1]))
         pipes = f'exec "$0" "$@" 3<&{read_end} 4>&{write_end}'
         folder = f"--user-data-dir={profile}"
-        self.process = subprocess.Popen(
-            ["bash", "-c", pipes, find(), *FLAGS, folder, "about:blank"],
-            pass_fds=(read_end, write_end),
-            env={**os.environ, "HOME": str(profile)},
-            start_new_session=True,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
+        self._log = Path(profile, "chromium.log")
+        with self._log.open("wb") as log:
+            self.process = subprocess.Popen(
+                ["bash", "-c", pipes, find(), *FLAGS, folder, "about:blank"],
+                pass_fds=(read_end, write_end),
+                env={**os.environ, "HOME": str(profile)},
+                start_new_session=True,
+                stdout=log,
+                stderr=log,
+            )
         for fd in (ours[0], theirs[1], read_end, write_end):
             os.close(fd)
         self._to, self._from, self._left, self._messages = ours[1], theirs[0], b"", []
@@ -133,9 +136,14 @@ class Browser:
                     return message
             ready = select.select([self._from], [], [], SECONDS)[0]
             block = os.read(self._from, 1 << 20) if ready else b""
-            assert block, "the browser has gone, or does not answer"
+            assert block, self._silence(ready)
             *messages, self._left = (self._left + block).split(b"\0")
             self._messages += map(json.loads, messages)
+
+    def _silence(self, ended):
+        """Return why no message comes, with the end of the browser's log."""
+        reason = f"exit code {self.process.wait(9)}" if ended else f"no answer in {SECONDS} s"
+        return f"Chromium: {reason}\n{self._log.read_text(errors='replace')[-2000:]}"
 
     def _note(self, method, given):
         if method == "Page.loadEventFired":
