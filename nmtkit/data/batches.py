@@ -37,10 +37,11 @@ class Batch:
     """Padded token ids of B sentence pairs (or of B sources alone).
 
     Attributes:
-        src: (B, S), each row ends in </s>.
+        src: (B, S), each row ends in </s>. A word i that training leaves out (`train.word_dropout`)
+            has the id ~i, which is below 0.
         src_lengths, tgt_lengths: (B), </s> included.
         rows: (B), line numbers in the set.
-        tgt_in: (B, T), each row starts with <s>.
+        tgt_in: (B, T), each row starts with <s>; words left out as in `src`.
         tgt_out: (B, T), each row ends in </s>.
         src_padded, tgt_padded: True if any row has padding; known without a device sync.
         spans: (B, c), the number of tokens of each consecutive part of a source, then zeros; only

@@ -51,7 +51,7 @@ def word_tables(model: Model) -> tuple[Tensor | None, Tensor | None]:
 
 
 class WordsWithoutVector(TorchFunctionMode):
-    """A context in which a negative id is looked up as a vector of zeros."""
+    """A context in which a negative id, a word left out, is looked up as a vector of zeros."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is not F.embedding:

@@ -65,7 +65,7 @@ class Perturbation:
         self._tgt = model.vocabularies.tgt, tables[1]
 
     def inputs(self, batch: Batch, step: int) -> Batch:
-        """Return a batch with perturbed `src` and `tgt_in`; a left-out word has the id -1.
+        """Return a batch with perturbed `src` and `tgt_in`; a left-out word i has the id ~i = -1-i.
 
         Args:
             batch: with targets.
@@ -93,7 +93,7 @@ class Perturbation:
             ids[places] = self._draw(ids[places], size, table)
         if p := self.settings.word_dropout:
             dropped = words & (torch.rand(ids.shape, device=ids.device) < p)
-            ids = torch.where(dropped, -1, ids)
+            ids = torch.where(dropped, ~ids, ids)
         return ids
 
     def _draw(self, replaced: Tensor, size: int, table: Tensor | None) -> Tensor:
