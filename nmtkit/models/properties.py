@@ -6,6 +6,7 @@ before its training begins.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch import Tensor
 from nmtkit.data.batches import Batch, without_targets
 from nmtkit.errors import ConfigError, is_out_of_memory
 from nmtkit.models.base import Memory, Model, State, target_states
+from nmtkit.nn.dropout import seed_everything
 from nmtkit.nn.masks import real_positions
 from nmtkit.nn.state import Continued, mapped, select_rows
 from nmtkit.text.vocabulary import EOS, UNK
@@ -23,6 +25,9 @@ from nmtkit.user_classes import place_of
 TOLERANCE = 1e-2
 """Share of the largest number by which states may differ; products of a GPU may have 10 bits."""
 NOT_CAUSAL = "a target position reads later words, which a search does not have yet"
+NOT_CAUSAL_IN_TRAINING = (
+    "in training a target position reads later words, for example by a mean over all positions"
+)
 NOT_ALONE = "the states of a sentence depend on the other sentences of its batch, or on padding"
 READS_TARGETS = "`encode` reads the target, which a translation does not have"
 NOT_PACKED = "`packs = True`, but the states of a packed batch differ from those of a padded one"
@@ -55,6 +60,8 @@ def lacking(
     """
     sentences = _differences(model, batch, alone, packed)
     # A pass in training mode may change a model (batch norm, spectral norm), so it comes last.
+    if NOT_CAUSAL not in sentences and not _is_causal_in_training(model, batch):
+        sentences.append(NOT_CAUSAL_IN_TRAINING)
     if unreached := _without_gradient(model, batch):
         more = f" and {len(unreached) - 3} more" if len(unreached) > 3 else ""
         sentences.append(f"no gradient reaches {', '.join(unreached[:3])}{more}")
@@ -74,10 +81,8 @@ def _differences(
     sentences = []
     if not _equal(target_states(model, batch)[real], whole[real]):
         sentences.append(READS_TARGETS)
-    other = tgt_in.clone()
-    other[:, -1] = torch.where(tgt_in[:, -1] == EOS, UNK, EOS)
     earlier = real[:, :-1]
-    changed = model.decode(other, memory)[0]
+    changed = model.decode(_with_other_end(tgt_in), memory)[0]
     if not _equal(changed[:, :-1][earlier], whole[:, :-1][earlier]):
         sentences.append(NOT_CAUSAL)
     singles = []  # (T', D) each
@@ -93,6 +98,27 @@ def _differences(
     if fault := _fault_of_steps(model, memory, tgt_in, whole, real):
         sentences.append(fault)
     return sentences
+
+
+def _with_other_end(tgt_in: Tensor) -> Tensor:
+    """Return targets (B, T) of which the last position has another word."""
+    other = tgt_in.clone()
+    other[:, -1] = torch.where(tgt_in[:, -1] == EOS, UNK, EOS)
+    return other
+
+
+@torch.no_grad()
+def _is_causal_in_training(model: Model, batch: Batch) -> bool:
+    """True if another last word changes no earlier state in training mode."""
+    assert batch.tgt_in is not None and batch.tgt_lengths is not None
+    states = []
+    model.train()
+    for tgt_in in (batch.tgt_in, _with_other_end(batch.tgt_in)):
+        seed_everything(0, 0, 0)
+        states.append(target_states(model, dataclasses.replace(batch, tgt_in=tgt_in))[:, :-1])
+    model.eval()
+    earlier = real_positions(batch.tgt_lengths, batch.tgt_in.size(1))[:, :-1]
+    return _equal(*(s[earlier] for s in states))
 
 
 def _fault_of_steps(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -26,6 +28,20 @@ def seed_dropout(seed: int, step: int, micro: int = 0) -> None:
     cpu.seed_masks(sequence)
     if torch.cuda.is_available():
         torch.cuda.manual_seed_all(int(sequence.generate_state(1, np.uint64)[0] >> np.uint64(1)))
+
+
+def seed_everything(seed: int, step: int, micro: int) -> None:
+    """Seed all usual sources of random numbers for a micro-batch, so that a model may draw from any
+    of them and a resumed training is still exact.
+    """
+    seed_dropout(seed, step, micro)
+    mixed = int(np.random.SeedSequence((seed, step, micro, 1)).generate_state(1)[0])
+    # torch.manual_seed would also note for each kind of device who called it, which takes longer.
+    torch.default_generator.manual_seed(mixed)
+    if torch.backends.mps.is_available():
+        torch.mps.manual_seed(mixed)
+    np.random.seed(mixed)
+    random.seed(mixed)
 
 
 def new_seed(device: torch.device) -> Tensor:

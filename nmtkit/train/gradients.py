@@ -13,7 +13,6 @@ update with fewer micro-batches than ranks is cut, too.
 from __future__ import annotations
 
 import contextlib
-import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
@@ -32,7 +31,7 @@ from nmtkit.data.store import Store
 from nmtkit.errors import ConfigError, EnvironmentProblem, is_out_of_memory
 from nmtkit.models.base import Model, target_states
 from nmtkit.nn import cpu, gpu
-from nmtkit.nn.dropout import seed_dropout
+from nmtkit.nn.dropout import seed_everything
 from nmtkit.nn.hardware import Hardware, widest
 from nmtkit.nn.recording import graphs_fit
 from nmtkit.settings import TrainSettings
@@ -60,20 +59,6 @@ def autocast_arguments(hardware: Hardware) -> dict[str, Any]:
         "dtype": torch.float16 if hardware.precision == "float16" else torch.bfloat16,
         "enabled": hardware.precision != "float32",
     }
-
-
-def seed_everything(seed: int, step: int, micro: int) -> None:
-    """Seed all usual sources of random numbers for a micro-batch, so that a model may draw from any
-    of them and a resumed training is still exact.
-    """
-    seed_dropout(seed, step, micro)
-    mixed = int(np.random.SeedSequence((seed, step, micro, 1)).generate_state(1)[0])
-    # torch.manual_seed would also note for each kind of device who called it, which takes longer.
-    torch.default_generator.manual_seed(mixed)
-    if torch.backends.mps.is_available():
-        torch.mps.manual_seed(mixed)
-    np.random.seed(mixed)
-    random.seed(mixed)
 
 
 def packed_multiple(

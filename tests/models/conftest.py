@@ -4,6 +4,7 @@ NMTKIT_DEVICE=cuda runs it on a GPU.
 
 import pytest
 import torch
+from torch.nn import functional as F
 
 from nmtkit import trust
 from tests.device import DEVICE, ON_GPU, placed_on
@@ -18,6 +19,19 @@ def on_the_device():
     """
     with placed_on(DEVICE), torch.backends.cudnn.flags(enabled=False):
         yield
+
+
+@pytest.fixture
+def vectors(monkeypatch):
+    """Every vector that is looked up, whichever module does it."""
+    vectors, embedding = [], F.embedding
+
+    def spy(*args, **kwargs):
+        vectors.append(embedding(*args, **kwargs))
+        return vectors[-1]
+
+    monkeypatch.setattr(F, "embedding", spy)
+    return vectors
 
 
 def pytest_addoption(parser):

@@ -205,9 +205,16 @@ def full(model: Model, batch: Batch) -> Tensor:
     return model.logits(model.decode(batch.tgt_in, model.encode(batch))[0])
 
 
-def close(a: Tensor, b: Tensor) -> None:
-    """Check that two tensors are equal within the tolerance of their number type."""
-    torch.testing.assert_close(a, b, rtol=TOLERANCE[a.dtype], atol=TOLERANCE[a.dtype])
+def close(a: Tensor, b: Tensor, claim: str = "") -> None:
+    """Check that two tensors are equal within the tolerance of their number type.
+
+    Args:
+        claim: what the equality shows; a failure begins with it.
+    """
+    tolerance = TOLERANCE[a.dtype]
+    torch.testing.assert_close(
+        a, b, rtol=tolerance, atol=tolerance, msg=lambda numbers: f"{claim}\n{numbers}"
+    )
 
 
 def loss_of(model: Model, batch: Batch, reduction: str = "mean") -> Tensor:

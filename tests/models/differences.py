@@ -6,7 +6,7 @@ import torch
 
 from nmtkit.data.batches import Batch
 from nmtkit.models.base import Model
-from nmtkit.train.gradients import seed_everything
+from nmtkit.nn.dropout import seed_everything
 from tests.models import contract
 
 

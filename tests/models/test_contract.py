@@ -12,14 +12,16 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch.nn import functional as F
 
+from nmtkit.data.batches import without_targets
 from nmtkit.models.loading import put_weights, weights_of
 from nmtkit.models.lookups import WordsWithoutVector, word_tables
 from nmtkit.models.variants import VARIANTS, count_parameters, load_variant
 from nmtkit.nn import cpu, linear
-from nmtkit.nn.state import Continued, select_rows
+from nmtkit.nn.dropout import seed_everything
+from nmtkit.nn.state import Continued, mapped, select_rows
 from nmtkit.settings import SearchSettings, TrainSettings
 from nmtkit.text.vocabulary import BOS, EOS, PAD
-from nmtkit.train.gradients import packed_multiple, seed_everything
+from nmtkit.train.gradients import packed_multiple
 from nmtkit.translate.beam import search
 from nmtkit.translate.demands import Demand
 from nmtkit.translate.forced import forced_scores
@@ -73,7 +75,11 @@ def check_steps_equal_whole(model):
                 state = {}
                 for start, end in zip(cuts, cuts[1:], strict=False):
                     hidden, state = model.decode(tgt_in[:, start:end], memory, state)
-                    close(model.logits(hidden), whole[:, start:end])
+                    claim = (
+                        f"a step with positions {start} to {end - 1}, and {rows} rows a sentence,"
+                        " gives the logits of the whole target"
+                    )
+                    close(model.logits(hidden), whole[:, start:end], claim)
 
 
 def test_02_sentence_does_not_depend_on_neighbours_or_padding(case):
@@ -90,49 +96,66 @@ def check_sentences_are_independent(model):
     padded = full(model, batch_for(model, sentences, more=3))
     for i, pair in enumerate(sentences):
         alone = full(model, batch_for(model, [pair]))[0]
-        close(together[i, : len(pair[1])], alone)
-        close(padded[i, : len(pair[1])], alone)
+        close(together[i, : len(pair[1])], alone, "a sentence does not depend on its neighbours")
+        close(padded[i, : len(pair[1])], alone, "a sentence does not depend on more padding")
     memory = model.encode(batch_for(model, sentences, more=2))
     for rows in ([4, 0], [2]):  # search drops finished sentences from a memory
         tgt_in = collate([sentences[i] for i in rows]).tgt_in
         logits = model.logits(model.decode(tgt_in, select_rows(memory, torch.tensor(rows)))[0])
         for row, i in zip(logits, rows, strict=True):
             n = len(sentences[i][1])
-            close(row[:n], together[i, :n])
+            close(row[:n], together[i, :n], "a memory of fewer sentences gives the same logits")
 
 
-@pytest.fixture
-def vectors(monkeypatch):
-    """Every vector that is looked up, whichever module does it."""
-    vectors, embedding = [], F.embedding
+@pytest.mark.parametrize("training", [False, True], ids=["evaluation", "training"])
+def test_03_no_position_sees_the_future(case, vectors, training):
+    """The gradient of any output with respect to a later target token is exactly zero. In training
+    a model may compute in another way: a mean over all positions, as in batch normalisation, leaks
+    later words into the loss.
 
-    def spy(*args, **kwargs):
-        vectors.append(embedding(*args, **kwargs))
-        return vectors[-1]
-
-    monkeypatch.setattr(F, "embedding", spy)
-    return vectors
+    A model outside the package may see a part of the past only, as a convolution does, and look up
+    no words with `F.embedding`.
+    """
+    check_no_future(case.build().train(training), vectors, whole_past=not outside(case))
 
 
-def test_03_no_position_sees_the_future(case, vectors):
-    """The gradient of any output with respect to a later target token is exactly zero."""
-    model = case.build()
+def check_no_future(model, vectors, whole_past):
     batch = batch_for(model)
     memory = model.encode(batch)
+
+    def decoded(tgt_in):
+        seed_everything(1, 1, 0)
+        return model.logits(model.decode(tgt_in, memory)[0])
+
     vectors.clear()
-    logits = model.logits(model.decode(batch.tgt_in, memory)[0])
+    logits = decoded(batch.tgt_in)
     word_vectors = [found for found in vectors if found.shape[:2] == batch.tgt_in.shape]
-    assert word_vectors
+    assert word_vectors or not whole_past
     for t in range(batch.tgt_in.size(1)):
-        output = (logits[:, t] * torch.randn(V, dtype=logits.dtype)).sum()
-        for gradient in torch.autograd.grad(output, word_vectors, retain_graph=True):
-            assert (gradient[:, t + 1 :] == 0).all(), f"position {t} sees the future"
-            past = (gradient[:, : t + 1] != 0).any(-1)
-            assert past.all(), f"position {t} does not see all of its past"
         changed = batch.tgt_in.clone()
         changed[:, t + 1 :] = (changed[:, t + 1 :] + 5) % V
-        after = model.logits(model.decode(changed, memory)[0])
-        assert torch.equal(after[:, : t + 1], logits[:, : t + 1])
+        same = torch.equal(decoded(changed)[:, : t + 1], logits[:, : t + 1])
+        assert same, f"other words after position {t} change a result up to position {t}"
+        if not word_vectors:
+            continue
+        output = (logits[:, t] * torch.randn(V, dtype=logits.dtype)).sum()
+        first = 0 if whole_past else t
+        for gradient in torch.autograd.grad(output, word_vectors, retain_graph=True):
+            assert (gradient[:, t + 1 :] == 0).all(), f"position {t} sees the future"
+            past = (gradient[:, first : t + 1] != 0).any(-1)
+            assert past.all(), f"position {t} does not see all words from {first} to {t}"
+
+
+def test_03_encoder_does_not_see_the_target(case):
+    """A translation has no target to read."""
+    check_encoder_is_blind(case.build())
+
+
+def check_encoder_is_blind(model):
+    batch = batch_for(model)
+    memories = model.encode(batch), model.encode(without_targets(batch))
+    found, expected = (model.decode(batch.tgt_in, memory)[0] for memory in memories)
+    assert torch.equal(found, expected), "`encode` reads the target"
 
 
 def greedy_search(model, batch, steps):
@@ -200,6 +223,22 @@ def select_as_search(rows):
     return rows.gather(1, torch.randint(0, count, rows.shape)), every  # some are continued twice
 
 
+def check_selectable(tree, rows, name):
+    """Check that search can select the rows of every leaf of a memory or state."""
+
+    def check(leaf):
+        if isinstance(leaf, torch.Tensor):
+            shape = tuple(leaf.shape)
+            assert shape[:1] == (rows,), (
+                f"the {name} has {rows} rows, one of its tensors is {shape}"
+            )
+        elif not hasattr(leaf, "select_rows"):
+            plain = isinstance(leaf, int | float | str | None)
+            assert plain, f"search selects no rows of the {type(leaf).__name__} in the {name}"
+
+    mapped(tree, check)
+
+
 @torch.no_grad()
 def check_state_follows_rows(model, seed):
     batch = batch_for(model)
@@ -210,11 +249,15 @@ def check_state_follows_rows(model, seed):
     for _ in range(14):
         selected, sentences = select_as_search(rows)
         index = selected.flatten()
+        check_selectable(memory, len(rows), "memory")
+        check_selectable(state, len(history), "state")
         memory = select_rows(memory, sentences)
         state = select_rows(state, Continued(index, sentences))
         history = torch.cat([history[index], torch.randint(3, V, (len(index), 1))], dim=1)
         hidden, state = model.decode(history[:, -1:], memory, state)
-        close(model.logits(hidden[:, -1]), model.logits(model.decode(history, memory)[0][:, -1]))
+        whole = model.logits(model.decode(history, memory)[0][:, -1])
+        claim = "after a selection of rows, a step gives the logits of each row's own target"
+        close(model.logits(hidden[:, -1]), whole, claim)
         rows = torch.arange(len(index)).view(selected.shape)
 
 
@@ -387,20 +430,34 @@ def test_15_bfloat16_autocast_stays_near_float32(case):
 
 @pytest.mark.parametrize("more", [0, 3])
 def test_16_batch_gradients_are_the_sum_over_sentences(plain_case, more):
-    model = plain_case.build()
+    check_gradients_are_sums(plain_case.build().train(), more)
+
+
+def check_gradients_are_sums(model, more=0):
+    for _, dropout in dropouts(model):
+        dropout.p = 0.0
     together = gradients_of(model, batch_for(model, more=more), "sum")
     alone = [gradients_of(model, batch_for(model, [pair]), "sum") for pair in pairs()]
-    torch.testing.assert_close(together, sum(alone), rtol=1e-10, atol=1e-12)
+    claim = (
+        "in training without dropout, a sentence does not depend on its neighbours or on padding"
+    )
+    torch.testing.assert_close(
+        together, sum(alone), rtol=1e-10, atol=1e-12, msg=lambda numbers: f"{claim}\n{numbers}"
+    )
+
+
+def dropouts(model):
+    """Return name and module of each dropout of a model."""
+    return [(name, m) for name, m in model.named_modules() if isinstance(vars(m).get("p"), float)]
 
 
 def test_17_every_dropout_changes_the_result(plain_case):
     """With only this dropout on, two seeds give two results."""
     model = plain_case.build(dropout=0.0).train()
     batch = batch_for(model)
-    dropouts = {name: m for name, m in model.named_modules() if isinstance(vars(m).get("p"), float)}
-    # This residual has no query to add, so the memory drops before its norm instead.
-    dropouts.pop("memory.read_residual", None)
-    for name, module in dropouts.items():
+    for name, module in dropouts(model):
+        if name == "memory.read_residual":
+            continue  # it has no query to add, so the memory drops before its norm instead
         module.p, results = 0.5, []
         for seed in (1, 2):
             seed_everything(seed, 1, 0)
@@ -410,8 +467,8 @@ def test_17_every_dropout_changes_the_result(plain_case):
 
 
 def test_18_word_left_out_is_a_vector_of_zeros(case):
-    """Word dropout marks words of source and decoder input with -1. The slow form sets their rows
-    of the tables to zero.
+    """Word dropout makes the id i of a word of the source or of the decoder input ~i. The slow form
+    sets the rows of these words in the tables to zero.
     """
     model = case.build()
     tables = word_tables(model)
@@ -429,7 +486,7 @@ def test_18_word_left_out_is_a_vector_of_zeros(case):
             table[word] = 0
     slow, _ = model.decode(batch.tgt_in, model.encode(batch))
     for ids, row, column in left_out:
-        ids[row, column] = -1
+        ids[row, column] = ~ids[row, column]
     with WordsWithoutVector():
         fast, _ = model.decode(batch.tgt_in, model.encode(batch))
     close(fast, slow)
@@ -502,9 +559,10 @@ def check_packed_equals_padded(model):
             packed = packed_for(model, sentences, multiple)
             assert packed.src.numel() % multiple == packed.tgt_in.numel() % multiple == 0
             (logits,), found = logits_and_gradients(model, packed)
-            close(logits[: len(expected)], expected)
+            claim = "a packed sentence does not depend on the others in its row"
+            close(logits[: len(expected)], expected, claim)
             assert logits.isfinite().all()
-            close(found, gradients)
+            close(found, gradients, claim)
 
 
 @pytest.fixture

@@ -11,12 +11,15 @@ from nmtkit.models.base import Vocabularies
 from nmtkit.models.properties import (
     NOT_ALONE,
     NOT_CAUSAL,
+    NOT_CAUSAL_IN_TRAINING,
     NOT_ROWS_FIRST,
     NOT_STEPWISE,
     READS_TARGETS,
     lacking,
 )
+from nmtkit.models.transformer import Transformer
 from nmtkit.models.variants import VARIANTS
+from tests.models import test_contract as suite
 from tests.models.cases import TOY
 from tests.models.contract import Case, batch_for, packed_for, pairs
 from tests.refused import refused
@@ -50,6 +53,12 @@ def reads_the_next_word(self, tgt_in, memory, state=None):
     return hidden + following, after
 
 
+def reads_the_future_in_training(self, tgt_in, memory, state=None):
+    """As batch normalisation does."""
+    hidden, after = decode(self, tgt_in, memory, state)
+    return hidden - hidden.mean(1, keepdim=True) * self.training, after
+
+
 def forgets(self, tgt_in, memory, state=None):
     hidden, after = decode(self, tgt_in, memory, {} if state else state)
     return hidden, after
@@ -70,6 +79,11 @@ def reads_its_neighbours(self, batch):
     return {
         "summary": nn.functional.layer_norm(encode(self, batch)["summary"].T, batch.src.shape[:1]).T
     }
+
+
+def reads_its_neighbours_in_training(self, batch):
+    summary = encode(self, batch)["summary"]
+    return {"summary": summary - summary.mean(0) * self.training}
 
 
 def reads_the_target(self, batch):
@@ -98,6 +112,14 @@ def keeps_the_past_in_an_object(self, tgt_in, memory, state=None):
     return hidden, None if after is None else {"past": SimpleNamespace(content=after)}
 
 
+def no_future(model):
+    suite.check_no_future(model, [], whole_past=False)
+
+
+def follows_rows(model):
+    suite.check_state_follows_rows(model, seed=0)
+
+
 encode, decode, logits = ToyRecurrent.encode, ToyRecurrent.decode, ToyRecurrent.logits
 
 
@@ -106,6 +128,7 @@ encode, decode, logits = ToyRecurrent.encode, ToyRecurrent.decode, ToyRecurrent.
     [
         ("decode", reads_the_future, [NOT_CAUSAL, NOT_ALONE, NOT_STEPWISE]),
         ("decode", reads_the_next_word, [NOT_CAUSAL, NOT_ALONE, NOT_STEPWISE]),
+        ("decode", reads_the_future_in_training, [NOT_CAUSAL_IN_TRAINING]),
         ("decode", forgets, [NOT_STEPWISE]),
         ("decode", mixes_rows, [NOT_STEPWISE]),
         ("decode", keeps_layers_first, [NOT_ROWS_FIRST]),
@@ -119,6 +142,51 @@ encode, decode, logits = ToyRecurrent.encode, ToyRecurrent.decode, ToyRecurrent.
 def test_faulty_model_lacks_its_properties(method, faulty, lacks, monkeypatch):
     monkeypatch.setattr(ToyRecurrent, method, faulty)
     assert lacking_properties(Case(TOY).build()) == lacks
+
+
+@pytest.mark.parametrize(
+    ("method", "faulty", "check", "reason"),
+    [
+        ("decode", forgets, suite.check_steps_equal_whole, "a step with positions 1 to 1"),
+        ("encode", reads_padding, suite.check_sentences_are_independent, "its neighbours"),
+        ("decode", reads_the_next_word, no_future, "after position 0 change"),
+        ("decode", reads_the_future_in_training, no_future, "after position 0 change"),
+        ("encode", reads_the_target, suite.check_encoder_is_blind, "reads the target"),
+        ("decode", mixes_rows, follows_rows, "after a selection of rows"),
+        ("decode", keeps_layers_first, follows_rows, r"has 10 rows, .* \(1, 10, 16\)"),
+        ("decode", keeps_the_past_in_an_object, follows_rows, "SimpleNamespace in the state"),
+        ("encode", reads_its_neighbours_in_training, suite.check_gradients_are_sums, "in training"),
+    ],
+)
+def test_contract_says_why_a_model_is_wrong(method, faulty, check, reason, monkeypatch):
+    monkeypatch.setattr(ToyRecurrent, method, faulty)
+    with pytest.raises(AssertionError, match=reason):
+        check(Case(TOY).build().train())
+
+
+def test_contract_wants_the_whole_past_of_nmtkits_models_only(vectors, monkeypatch):
+    """A convolution sees a part of the past."""
+
+    def sees_one_word(self, tgt_in, memory):
+        words = self.tgt_embedding(tgt_in)  # (B, T, D)
+        inputs = torch.cat([words, memory["summary"][:, None].expand_as(words)], dim=-1)
+        return self.writer(inputs.flatten(0, 1)[:, None])[0].view_as(words), None
+
+    monkeypatch.setattr(ToyRecurrent, "decode", sees_one_word)
+    model = Case(TOY).build()
+    suite.check_no_future(model, vectors, whole_past=False)
+    with pytest.raises(AssertionError, match="position 1 does not see all words from 0 to 1"):
+        suite.check_no_future(model, vectors, whole_past=True)
+
+
+def test_contract_says_that_a_packed_form_mixes_sentences(monkeypatch):
+    def shifted(self, x, visible):
+        return through_encoder(self, x + x.roll(1, 1) * (visible is not None), visible)
+
+    through_encoder = Transformer.through_encoder
+    monkeypatch.setattr(Transformer, "through_encoder", shifted)
+    with pytest.raises(AssertionError, match="a packed sentence does not depend on the others"):
+        suite.check_packed_equals_padded(Case("transformer").build())
 
 
 def test_memory_without_rows_first_is_named(monkeypatch):

@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from nmtkit.nn import recording
-from nmtkit.nn.dropout import SEEDS, forget_seeds, new_seed
-from nmtkit.train.gradients import seed_everything
+from nmtkit.nn.dropout import SEEDS, forget_seeds, new_seed, seed_everything
 
 CPU = torch.device("cpu")
 

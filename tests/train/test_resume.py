@@ -16,10 +16,9 @@ from safetensors.torch import load_file
 
 from nmtkit.errors import Interrupted
 from nmtkit.models import checkpoints
-from nmtkit.nn.dropout import dropout
+from nmtkit.nn.dropout import dropout, seed_everything
 from nmtkit.train import best, loop
 from nmtkit.train import loss as losses
-from nmtkit.train.gradients import seed_everything
 from nmtkit.train.optimizer import OptimizerStep
 from nmtkit.train.stage import train
 from nmtkit.train.stop import Stop
