@@ -69,6 +69,11 @@ class Cache:
             return self._length
         return DeviceCount(self._counted[0], self._capacity)
 
+    def positions(self, steps: int, device: torch.device) -> Tensor:
+        """Return the positions in a target, int64 (T), of the T `steps` that this call adds."""
+        end = self._length if self._counted is None else self._counted[0]
+        return end - steps + torch.arange(steps, device=device)
+
     def fix_shapes(self) -> None:
         """Make all further steps, of one position each, alike in shape; make room for one step."""
         self._make_room(self._count)
@@ -111,7 +116,7 @@ class Cache:
         a decoder append in the same order in each step, and once each.
 
         The index of an entry is not its position in a target. If attention depends on positions,
-        rotate the keys, or store the positions beside them, before they are added.
+        rotate the keys by `positions`, or store the positions beside them, before they are added.
 
         Args:
             k: (R, H, T, C), v: (R, H, T, C'); views will do.

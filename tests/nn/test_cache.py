@@ -55,7 +55,9 @@ def step(cache, histories, rows, sentences, steps):
             for t in range(steps):
                 expected = histories.attend(q[layer, row, t], layer, row, t, steps)
                 torch.testing.assert_close(found[row, t], expected, rtol=1e-10, atol=1e-10)
-    assert cache.length == len(histories.rows[0])
+    length = len(histories.rows[0])
+    assert cache.length == length
+    assert cache.positions(steps, q.device).tolist() == [*range(length - steps, length)]
 
 
 @pytest.mark.parametrize("on_gpu", [False, True])
@@ -136,3 +138,14 @@ def test_select_rows_keeps_nesting_and_leaves_without_rows():
     doubled = select_rows({"cache": cache}, Continued(twice))["cache"]
     histories.select(twice)
     step(doubled, histories, 4, 2, 1)
+
+
+def test_positions_are_counted_after_shapes_are_fixed():
+    """As in a search on a GPU, where the device counts them."""
+    cache, entry = Cache(), torch.ones(2, H, 1, C)
+    for step in range(70):  # longer than the first buffers
+        if step >= 2:
+            cache.fix_shapes()
+        cache.begin(2, 1, 1, entry)
+        cache.append(entry, entry)
+        assert cache.positions(1, entry.device).tolist() == [step]
