@@ -29,6 +29,8 @@ CROSS = ("target", "source")
 """Queries and keys of an attention from the target to the source."""
 Sites = dict[str, tuple[str, str]]
 """Attentions by name: (queries, keys)."""
+NO_WEIGHTS = "_gate", ".gate", "_context"
+"""The endings of the names of what is recorded beside attention weights."""
 PROBE = (11, 17)
 """Source and target length of a made-up pair. The lengths differ, so the shape of recorded weights
 shows what the queries and the keys are.
@@ -62,14 +64,23 @@ def _joined(recorded: dict[str, list[Tensor]]) -> dict[str, Tensor]:
 
 
 def sides(model: Model) -> Sites:
-    """Return what the queries and keys of each attention are: "source", "target" or "" (other)."""
+    """Return what the queries and keys of each attention are: "source", "target" or "" (other).
+
+    Warns of an attention without an axis of heads, and leaves it out.
+    """
     names = dict(zip(PROBE, ("source", "target"), strict=True))
-    return {
-        site: (names.get(weights.size(-2), ""), names.get(weights.size(-1), ""))
-        for recorded in look(model, made_up(PROBE, device_of(model))).values()
-        for site, weights in recorded.items()
-        if weights.dim() == 4
-    }
+    found: Sites = {}
+    for recorded in look(model, made_up(PROBE, device_of(model))).values():
+        for site, weights in recorded.items():
+            ends = names.get(weights.size(-2), ""), names.get(weights.size(-1), "")
+            if weights.dim() == 4:
+                found[site] = ends
+            elif weights.dim() == 3 and all(ends) and not site.endswith(NO_WEIGHTS):
+                console.warn(
+                    f"attention '{site}' left out: record its weights as (B, H, queries, keys),"
+                    " H = 1 without heads (nmtkit/nn/capture.py)"
+                )
+    return found
 
 
 def cross_sites(model: Model) -> list[str]:

@@ -6,22 +6,30 @@
 
 Outside `capture` a site costs one comparison. Analyses find sites in any model by their names:
 
-    encoder.0.attention       the first number is the layer, from 0
+    encoder.0.attention       (B, H, K·T, S): the weights of an attention; H = 1 without heads. The
+                              first number is the layer, from 0. An attention from the target to the
+                              source is found by its shape, whatever its name
     NAME.local, NAME.global   groups of heads of one attention: to summaries of neighbourhoods, and
                               to the positions themselves
     NAME_context              (B, T, C): the output of an attention, its heads side by side
     NAME_gate                 (B, S) while encoding, (B, T, S) or (B, T) while decoding: how open a
-                              gate is, the mean over its numbers; NaN where the gate has no effect
+                              gate is, the mean over its numbers; NaN where the gate has no effect.
+                              (B, T) at step t counts for the word that step t reads
     NAME.gate                 (B, S) while encoding, (B, T) while decoding: the share of its own
                               state that a word keeps when it reads other sentences, the mean over
-                              the gate's numbers; NaN where the word has no context
+                              the gate's numbers; NaN where the word has no context. (B, T) at step
+                              t counts for the word that step t writes
     NAME_mixture              (levels, layers): the share of each encoder level in what a decoder
                               layer reads
     context.NAME              the same for the U different contexts of a batch, recorded by a
                               module that reads the source too
 
-A capture may also change attention weights before the model uses them, to measure their effect. A
-model's attention gets the weights to use from `changed`:
+The attribute `opens` of a module says in a sentence what its open gate does; `analyze gates` prints
+it.
+
+A capture may also change attention weights before the model uses them, to measure their effect
+(`analyze importance`). A model's attention gets the weights to use from `changed`, and then records
+them:
 
     with capture({"decoder.0.cross": uniform}):
         hidden, _ = model.decode(tgt_in, memory)

@@ -95,6 +95,24 @@ def test_gate_of_unknown_shape_is_left_out_with_a_warning(monkeypatch, stderr):
     assert "gate 'whole_gate' left out" in stderr()
 
 
+def test_attention_without_an_axis_of_heads_is_left_out_with_a_warning(monkeypatch, stderr):
+    encode, decode = ToyRecurrent.encode, ToyRecurrent.decode
+
+    def reading(self, tgt_in, memory, state=None):
+        weights = torch.ones(*tgt_in.shape, memory["real"].size(1))
+        record("copy", weights)
+        record("whole", weights.unsqueeze(1))
+        record("copy_gate", weights)
+        return decode(self, tgt_in, memory, state)
+
+    with_length = lambda self, batch: {**encode(self, batch), "real": batch.src}  # noqa: E731
+    monkeypatch.setattr(ToyRecurrent, "encode", with_length)
+    monkeypatch.setattr(ToyRecurrent, "decode", reading)
+    assert recording.cross_sites(contract.Case(TOY).build()) == ["whole"]
+    warned = stderr()
+    assert "attention 'copy' left out" in warned and "gate" not in warned
+
+
 def test_context_gate_of_a_step_counts_for_the_word_written_and_caembed_for_the_word_read():
     batch = pair_batch([[5, EOS]] * 2, [[6, 7, 8, EOS], [9, EOS]])
     opened = torch.tensor([[0.1, 0.2, 0.3, 0.4], [0.5, 0.6, 0.7, 0.8]])
