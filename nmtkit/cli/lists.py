@@ -26,6 +26,8 @@ class VariantsOptions(Options):
     preset: str | None = preset_option("base", panel=None)
     vocab_size: int = option(32000, "V", ge=5, le=1_000_000_000)
     """Size of each vocabulary for the number of parameters."""
+    variant: list[str] = option([], "NAME")
+    """Only this variant, or package.module:Class for your own. Repeatable."""
     as_json: bool = option(False, None, "--json")
     """Print JSON, with every setting."""
 
@@ -33,13 +35,19 @@ class VariantsOptions(Options):
 @command(
     "variants",
     VariantsOptions,
-    epilog=examples("nmtkit variants --preset dc-wmt --vocab-size 33432"),
+    epilog=examples(
+        "nmtkit variants --preset dc-wmt --vocab-size 33432",
+        "nmtkit variants --preset tiny --variant my_file:MyModel",
+    ),
 )
-def variants(vocab_size: int, as_json: bool, preset: str = "base") -> None:
+def variants(
+    vocab_size: int, as_json: bool, preset: str = "base", variant: Sequence[str] = ()
+) -> None:
     """List the variants with their parameters and papers."""
     from nmtkit.models.variants import describe
 
-    rows = describe(preset, vocab_size)
+    trust.allow(variant)
+    rows = describe(preset, vocab_size, variant)
     if as_json:
         console.print_json(rows)
         return

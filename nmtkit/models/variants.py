@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -103,27 +104,31 @@ def build_model(
     return model
 
 
-def describe(preset: str = "base", vocab_size: int = 32_000) -> list[dict[str, Any]]:
+def describe(
+    preset: str = "base", vocab_size: int = 32_000, names: Sequence[str] = ()
+) -> list[dict[str, Any]]:
     """Return the variants as plain values, for people and for JSON.
 
     Args:
         preset: whose sizes the parameters are counted with.
         vocab_size: V, of each side (one vocabulary where the preset ties all embeddings).
-    Returns: name, what, paper, parameters, and settings (see `fields.Setting`) of each variant of
-        the table.
-    Raises: ConfigError for an unknown preset.
+        names: of the table, or package.module:Class; none = all of the table.
+    Returns: name, what, paper, parameters, and settings (see `fields.Setting`) of each variant.
+    Raises: ConfigError for an unknown preset; as `load_variant`.
     """
     sizes = settings.load_preset(preset).get("model", {})
     vocabularies = Vocabularies(vocab_size, vocab_size, shared=True)
     rows = []
-    for name, variant in VARIANTS.items():
+    for name in names or VARIANTS:
         cls = load_variant(name)
-        with torch.device("meta"):  # only shapes, no memory
+        about = VARIANTS[name].summary if name in VARIANTS else inspect.getdoc(cls) or ""
+        # Only shapes, no memory; a class of the user's own may need numbers.
+        with torch.device("meta" if name in VARIANTS else "cpu"):
             model = build_model(name, cls.adapt(sizes), vocabularies)
         rows.append(
             {
                 "name": name,
-                "what": variant.summary,
+                "what": " ".join(about.partition("\n\n")[0].split()),
                 "paper": cls.paper,
                 "parameters": count_parameters(model),
                 "settings": [asdict(setting) for setting in fields.describe(cls.Settings)],

@@ -14,13 +14,21 @@ from nmtkit.cli import app
 from nmtkit.errors import ConfigError
 from nmtkit.models import variants
 from nmtkit.models.base import Vocabularies
-from nmtkit.models.variants import VARIANTS, build_model, default_name, describe, load_variant
+from nmtkit.models.variants import (
+    VARIANTS,
+    build_model,
+    count_parameters,
+    default_name,
+    describe,
+    load_variant,
+)
 from nmtkit.presets import preset_names
 from nmtkit.user_classes import fault_of_user, load_object
 from tests import ROOT
 from tests.models.cases import TOY
 from tests.processes import python
 from tests.refused import refused
+from tests.toy_recurrent import ToyRecurrent
 
 
 def test_variants_describe_paper_size_and_settings():
@@ -42,6 +50,15 @@ def test_variants_command_lists_paper_and_description():
     for row in rows:
         (line,) = (line for line in listed if line.split()[:1] == [row["name"]])
         assert row["paper"] in line and line.endswith(f"  {row['what']}")
+
+
+def test_variants_command_counts_a_class_of_the_users_own_beside_a_baseline():
+    command = ["variants", "--preset", "tiny", "--variant", "transformer", "--variant", TOY]
+    first, own = json.loads(CliRunner().invoke(app, [*command, "--json"]).stdout)
+    assert (first["name"], own["name"], own["paper"]) == ("transformer", TOY, ToyRecurrent.paper)
+    model = build_model(TOY, {"d_model": 64}, Vocabularies(32_000, 32_000, shared=True))
+    assert own["parameters"] == count_parameters(model)
+    assert own["what"].startswith("Sutskever") and own["what"].endswith("one layer of GRUs.")
 
 
 def test_parameter_counts_follow_preset_and_vocabulary(monkeypatch):
