@@ -183,6 +183,8 @@ class Analysis(ABC, Generic[O, R]):
     """
     reads_translations: ClassVar[bool] = True
     """False if its findings stay up to date when a system translates a set again."""
+    reads_all_translations: ClassVar[bool] = False
+    """True if its findings on some systems depend on the translations of all systems of the run."""
     reads_weights: ClassVar[bool] = True
     """False if it reads translations alone, so that it can analyse the translations of ensembles.
     """

@@ -80,12 +80,14 @@ def attention_of(study: Study, name: str, lines: Sequence[int]) -> SystemAttenti
     Args:
         name: a system that has translated the set.
         lines: the lines to read, from 0. Lines with an empty translation are left out.
-    Raises: DataError if the translation has no subwords; LeftOut if the system does not attend to
-        the source alone.
+    Raises: DataError if a line of the translation is missing; LeftOut if the translation has no
+        subwords, or if the system does not attend to the source alone.
     """
     store, set_name = study.store, study.set_name
     path = study.run.system(name).translation(set_name) / "hyp.subwords.txt"
     hint = f"{translate_command(name, set_name)} --force{study.run.needed_option}"
+    if not path.is_file():
+        raise LeftOut(f"its translation of {set_name} has no {path.name}", where=path, hint=hint)
     written = lines_of(path, len(store), hint)
     subwords = [line.split(" ") if line else [] for line in written]
     model = study.model(name)
@@ -112,6 +114,7 @@ class Attention(Analysis[AttentionOptions, list[SystemAttention]]):
 
     name = "attention"
     title = "what systems attend to in their translations"
+    reads_all_translations = True  # they choose the sentences
     examples = ("--sentences 50",)
     Options = AttentionOptions
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import importlib
 import inspect
 from collections.abc import Sequence
@@ -199,7 +200,7 @@ def inputs_of(study: Study, analysis: AnyAnalysis) -> FindingInputs:
     """
     run, options, cls = study.run, analysis.options, type(analysis)
     is_own = not cls.__module__.startswith("nmtkit.")
-    hashes = _hashes_of_run(study, cls.reads_translations)
+    hashes = _hashes_of_run(study, cls)
     for path in [*options.paths(), *([Path(inspect.getfile(cls))] if is_own else [])]:
         texts = path, *path.glob("*.txt*"), *path.glob("*/*.txt*")  # of a folder
         hashes |= {str(p): files.sha256(p) for p in texts if p.is_file()}
@@ -215,8 +216,10 @@ def inputs_of(study: Study, analysis: AnyAnalysis) -> FindingInputs:
     )
 
 
-def _hashes_of_run(study: Study, translations: bool) -> dict[str, str]:
-    """Return path in the run -> SHA-256 of texts, settings, logs and, if asked, translations."""
+def _hashes_of_run(study: Study, cls: type[AnyAnalysis]) -> dict[str, str]:
+    """Return path in the run -> SHA-256 of texts, settings, logs and the translations that the
+    analysis reads.
+    """
     run = study.run
     # The fingerprint of the prepared corpus covers no text, and nothing of test sets.
     paths = [path for s in run.sets() for path in (run.source(s.name), *run.references(s.name))]
@@ -226,5 +229,8 @@ def _hashes_of_run(study: Study, translations: bool) -> dict[str, str]:
     for name in study.systems:
         folder = run.system(name).path
         paths += [folder / "config.toml", folder / "metrics.jsonl"]
-        paths += sorted(folder.glob("translate/[!.]*/[!.]*")) if translations else []
+    if cls.reads_translations:
+        names = ["[!.]*"] if cls.reads_all_translations else map(glob.escape, study.systems)
+        for name in names:
+            paths += sorted(run.path.glob(f"systems/{name}/translate/[!.]*/[!.]*"))
     return files.hashes(paths, run.path)

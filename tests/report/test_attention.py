@@ -85,6 +85,28 @@ def test_sentences_too_long_for_memory_are_left_out_with_a_warning(analysed, mon
     assert asked.warnings == [f"base: {left_out} sentences left out, too long to be read"]
 
 
+def test_finding_on_one_system_is_outdated_by_the_translations_of_another(analysed, capsys):
+    """The sentences are those on which all systems of the run differ most."""
+    other = analysed.run.path / "systems/other/translate/test"
+    write(other / "hyp.txt", analysed.lines["test"])
+    for outdated in (True, False):
+        analysed.analyze("attention", systems=["base"], sentences=2)
+        assert ("up to date" in capsys.readouterr().err) is not outdated
+    lines = analysed.lines["test"][:]
+    lines[9] = "quite different"
+    write(other / "hyp.txt", lines)
+    analysed.analyze("attention", systems=["base"], sentences=2)
+    assert "up to date" not in capsys.readouterr().err
+
+
+def test_translation_without_subwords_is_left_out_with_the_command(analysed):
+    path = analysed.run.system("base").translation("test") / "hyp.subwords.txt"
+    path.unlink()
+    message = "base: its translation of test has no hyp.subwords.txt"
+    error = analysed.refused("attention", DataError, message)
+    assert "nmtkit translate --system base --on test --force" in error.hint
+
+
 def test_attachment_of_a_system_named_finding_does_not_overwrite_the_finding(tmp_path):
     kept = SystemAttention(system="finding", site="last", set_name="test", sentences={})
     finding = Attention(AttentionOptions()).present([kept])
