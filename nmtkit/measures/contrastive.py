@@ -205,6 +205,11 @@ FORMS: dict[Any, str] = {
     Discourse: "src and trg, or examples[] of them",
 }
 """The fields of an entry of each format."""
+CALLED: dict[Any, dict[str, str]] = {
+    Consistency: {"source": "src", "reference": "dst", "contrastive": "dst"},
+    Discourse: {"source": "src", "reference": "correct", "contrastive": "incorrect"},
+}
+"""The fields of an item that other formats than Lingeval97 call otherwise."""
 
 
 def read(where: str) -> list[Item]:
@@ -236,7 +241,9 @@ def read(where: str) -> list[Item]:
                 first = error.errors()[0]
                 reason = first["msg"].removeprefix("Value error, ")
                 if first["loc"]:
-                    reason = f"{'.'.join(map(str, first['loc']))}: {reason}"
+                    called = CALLED.get(form, {})
+                    key = ".".join(called.get(str(part), str(part)) for part in first["loc"])
+                    reason = f"{key}: {reason}"
             message = f"not an item of a contrastive set: {reason}"
             raise DataError(message, where=f"{where}, {name}", hint=FORMS[form]) from error
     if not any(item.errors for item in items):
