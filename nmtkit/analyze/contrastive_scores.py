@@ -13,7 +13,6 @@ from nmtkit.data.documents import ContextRule
 from nmtkit.measures.contrastive import Item, as_documents
 from nmtkit.models.base import Model
 from nmtkit.score.external_metrics import numbers
-from nmtkit.settings import SearchSettings, build
 from nmtkit.translate import workers
 
 Scores = list[list[float]]
@@ -58,7 +57,7 @@ def score(
         has_context = any(item.context_src for items in by_column.values() for item in items)
         for message in lacks(model, "pairs", has_context):
             study.warn(name, message)
-        scorer = study.scorer(model, build(SearchSettings, {}, "search"))
+        scorer = study.scorer(model, study.run.system(name).searching())
         columns = {}
         for column, items in by_column.items():
             text = as_documents(items, translated=rule is not None and rule.targets)

@@ -30,6 +30,7 @@ from nmtkit.settings import SearchSettings
 from nmtkit.text.vocabulary import load_vocabularies
 from nmtkit.translate.forced import forced_scores, pair_batch
 from nmtkit.translate.scorer import Scorer
+from tests.manifests import edit
 from tests.refused import refused
 from tests.score.conftest import write
 from tests.word_side import WordSide
@@ -204,9 +205,13 @@ BAD_ERRORS = [
         ),
         *((PAIR, {"errors": [PAIR["errors"][0] | bad]}, words) for bad, words in BAD_ERRORS),
         (CONSISTENCY, {"true_ind": -1}, "true_ind"),
-        (CONSISTENCY, {"src": " _eos "}, "source: it is blank"),
+        (CONSISTENCY, {"src": " _eos "}, ": src: it is blank"),
+        (CONSISTENCY, {"dst": ["a _eos ", " "], "true_ind": 0}, ": dst: it is blank"),
+        (CONSISTENCY, {"dst": ["a", " "], "true_ind": 1}, ": dst: it is blank"),
         (CONSISTENCY, {"true_ind": 3}, "true_ind is 3, of 3 candidates"),
-        (DISCOURSE["1"], {"src": ["a", " "]}, "source: it is blank"),
+        (DISCOURSE["1"], {"src": ["a", " "]}, ": src: it is blank"),
+        (DISCOURSE["1"], {"trg": {"correct": ["A", " "], "incorrect": ["A"]}}, ": correct: it is"),
+        (DISCOURSE["1"], {"trg": {"correct": ["A"], "incorrect": [" "]}}, ": incorrect: it is"),
         (DISCOURSE["1"], {"src": "ab"}, "src: Input should be a valid list"),
         (DISCOURSE["1"], {"trg": {"correct": [], "incorrect": ["A", "C"]}}, "correct: List"),
         (DISCOURSE["1"], {"trg": {"correct": ["A", "B"], "incorrect": []}}, "incorrect: List"),
@@ -590,6 +595,17 @@ def test_systems_that_read_earlier_translations_get_those_of_the_set(
     first, second = stored_scores("both", path)
     assert first != pytest.approx(second, abs=1e-4)
     assert "both (previous, at most 3, parallel, translations too)" in notes()
+
+
+def test_missing_translations_of_contexts_are_searched_as_the_system_searches(
+    analysed, analyze, with_context, stored_scores
+):
+    analysed.system("both", "han", {**SMALL, "side": "joint"})
+    analyze(with_context)
+    scores = stored_scores("both", with_context)
+    edit(analysed.run.system("both").config, "max_length_b = 6", "max_length_b = 1")
+    analyze(with_context)
+    assert stored_scores("both", with_context) != scores
 
 
 def test_missing_context_or_parses_of_the_pairs_are_noted_or_refused(
