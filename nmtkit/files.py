@@ -350,6 +350,15 @@ def changed(folder: Path, hashes: Mapping[str, str]) -> list[str]:
     ]
 
 
+def removed(folder: Path, names: Iterable[str]) -> list[str]:
+    """Return the names of files that are missing in a folder; [] if this user cannot write there,
+    for example in the run of another user.
+    """
+    if not os.access(folder, os.W_OK):
+        return []
+    return [name for name in names if not (folder / name).is_file()]
+
+
 @contextlib.contextmanager
 def _if_supported() -> Iterator[None]:
     """Ignore the error of an operation that the file system does not support."""

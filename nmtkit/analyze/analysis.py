@@ -112,21 +112,23 @@ class Finding:
         """
         earlier = stored(folder)
         folders.remove_unfinished(folder)
-        hashes = {
-            name: files.text_sha256(self.attachments[name]) for name in sorted(self.attachments)
-        }
+        further = {name: self.attachments[name] for name in sorted(self.attachments)}
+        if self.figure is not None:
+            further["figure.svg"] = self.figure
         values = {key: getattr(self, key) for key in ("name", "title", "text", "bars", "facts")}
         values["table"] = self.table.as_json()
         values["paper"] = self.paper and self.paper.as_json()
         record = StoredFinding(
-            format=1, **values, attachments=list(hashes), hashes=hashes, made_from=inputs
+            format=1,
+            **values,
+            attachments=sorted(self.attachments),
+            hashes={name: files.text_sha256(text) for name, text in further.items()},
+            made_from=inputs,
         )
         # The first file here is the last to get its name.
         texts = {"finding.json": files.json_text(record.model_dump())}
         texts |= {f"table.{suffix}": content for suffix, content in self.table.forms().items()}
-        texts |= self.attachments
-        if self.figure is not None:
-            texts["figure.svg"] = self.figure
+        texts |= further
         written = earlier.hashes if earlier else {}
         outdated = {"figure.svg", *written} - {*texts, *files.changed(folder, written)}
         with contextlib.ExitStack() as stack:

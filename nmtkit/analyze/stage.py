@@ -160,7 +160,8 @@ def current(analysis: AnyAnalysis, study: Study, force: bool = False) -> StoredF
     ):
         inputs = inputs_of(study, analysis)
         earlier = None if force or analysis.repeats else stored(study.folder)
-        if earlier is not None and earlier.made_from == inputs:
+        lost = files.removed(study.folder, earlier.other_files) if earlier else []
+        if earlier is not None and earlier.made_from == inputs and not lost:
             console.say(f"{name}: up to date (--force repeats it)")
             return earlier
         check_writable(study.folder)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -15,7 +16,7 @@ from nmtkit import console, files
 from nmtkit.errors import ConfigError
 from nmtkit.folders import recover, writing_folder
 from nmtkit.locks import locked
-from nmtkit.owned_files import PAPER, SCORES
+from nmtkit.owned_files import PAPER, SCORES, SUFFIXES
 from nmtkit.records import TextSet, load_or_warn
 from nmtkit.run import Run, System
 from nmtkit.score import lengths, paper, seeds
@@ -110,7 +111,12 @@ def _score_set(
     groups = _seed_groups(run, folders, options.group_by == "name")
     made_from = _made_from(run, text_set, folders, options, groups)
     same_texts = stored is not None and _of_the_same_texts(run, stored, made_from)
-    if stored and same_texts and not options.force and _is_current(stored, made_from, options):
+    if (
+        stored
+        and same_texts
+        and not (options.force or files.removed(folder, _names(stored)))
+        and _is_current(stored, made_from, options)
+    ):
         console.say(f"{text_set.name}: scores are up to date (--force computes them again)")
         result = stored
     else:
@@ -259,6 +265,13 @@ def _write(result: Scores, sentences: list[str], folder: Path, owned: Sequence[s
                 files.write_text(unfinished / "lengths.svg", svg)
         result.write(unfinished / "scores.json")
     console.say(f"{result.set}: written to {folder}")
+
+
+def _names(result: Scores) -> list[str]:
+    """Return the names of the files that `_write` writes besides scores.json."""
+    names = [f"{stem}.{suffix}" for stem in tables(result) for suffix in SUFFIXES]
+    figure = result.by_length is not None and importlib.util.find_spec("matplotlib") is not None
+    return ["sentences.tsv", *names, *["lengths.svg"] * figure]
 
 
 def _say_replaced(stored: Scores, result: Scores, same_texts: bool) -> None:

@@ -700,6 +700,21 @@ def test_earlier_finding_stays_if_the_disk_is_full(tmp_path):
     assert files_of(tmp_path) == before
 
 
+@pytest.mark.parametrize("name", ["figure.svg", "table.tex", "base.scores"])
+def test_removed_file_of_a_finding_is_written_again(analysed, tmp_path, stderr, name):
+    analysed.system()
+    paths = [write(tmp_path / file, [f"{file} w5"]) for file in ("src", "right", "wrong")]
+    pairs = ",".join(map(str, paths))
+    analysed.analyze("agreement", pairs=pairs)
+    before = files_of(analysed.folder("agreement"))
+    (analysed.folder("agreement") / name).unlink()
+    for up_to_date in (False, True):
+        stderr()
+        analysed.analyze("agreement", pairs=pairs)
+        assert ("up to date" in stderr()) == up_to_date
+    assert files_of(analysed.folder("agreement")) == before
+
+
 @pytest.mark.parametrize(
     "damage",
     [

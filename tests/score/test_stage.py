@@ -243,6 +243,18 @@ def test_plain_call_keeps_paper_metric_and_length_groups(extended, capsys):
     assert contents(fake) == before
 
 
+@pytest.mark.parametrize("name", ["lengths.svg", "table.tex", "lengths-own.csv", "sentences.tsv"])
+def test_removed_file_is_written_again(extended, stderr, name):
+    fake, metric = extended
+    before = contents(fake)
+    (fake.scores / name).unlink()
+    for up_to_date in (False, True):
+        stderr()
+        fake.score(**metric)
+        assert ("up to date" in stderr()) == up_to_date
+    assert contents(fake) == before
+
+
 def test_new_baseline_keeps_paper_metric_and_length_groups(extended):
     fake, metric = extended
     names = contents(fake).keys()
