@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import errno
 import importlib
 import re
 import sys
@@ -78,6 +79,27 @@ def is_out_of_memory(error: BaseException) -> bool:
     )
 
 
+FREE_SPACE = "free some space, or choose another --run folder"
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_REFUSED = {errno.EROFS, errno.EACCES, errno.EPERM}
+_IN_THE_WAY = {errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ENOTEMPTY}
+"""Errors of the wrong kind of thing at a path: a folder instead of a file, or the reverse."""
+
+
+def remedy(error: OSError, otherwise: str = "") -> str:
+    """Return what the user can do about an error of a file or folder.
+
+    Args:
+        otherwise: the hint for a full disk, and for errors of unknown causes.
+    """
+    if error.errno in _IN_THE_WAY:
+        return "move away what has the name of that file or folder"
+    if error.errno in _REFUSED:
+        return "check its permissions, or choose a folder that is writable"
+    full = FREE_SPACE if error.errno in _FULL else "fix the cause; --debug shows the traceback"
+    return otherwise or full
+
+
 _BROKEN = re.compile("shared object|undefined symbol|[Ll]ibrary not loaded|[Ss]ymbol not found")
 """Parts of the messages of loaders of shared libraries."""
 
@@ -115,8 +137,8 @@ def explained(error: BaseException) -> NmtkitError:
     if isinstance(error, OSError):
         # An error of an open stream does not name the file.
         where = error.filename or "stdout, or a file that was being written"
-        hint = "free some disk space, or fix the cause; --debug shows the traceback"
-        problem = EnvironmentProblem(error.strerror or str(error), where=where, hint=hint)
+        message = error.strerror or str(error)
+        problem = EnvironmentProblem(message, where=where, hint=remedy(error))
         if isinstance(error, BrokenPipeError):  # the reader has gone: `nmtkit … | head`
             problem.exit_code = 0
         return problem

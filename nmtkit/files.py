@@ -19,12 +19,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import IO, Any, BinaryIO
 
-from nmtkit.errors import DataError, EnvironmentProblem
+from nmtkit.errors import DataError, EnvironmentProblem, remedy
 
 COMPRESSED = (".gz", ".xz", ".zst", ".bz2")
 TSV = ".tsv"
 _OPENERS = {".gz": "gzip", ".xz": "lzma", ".bz2": "bz2"}
-FREE_SPACE = "free some space, or choose another --run folder"
 UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG}
 """Errors that only writing raises: disk full, quota exceeded, read-only, file too large."""
 LONGEST = 1 << 24
@@ -42,16 +41,10 @@ JsonObject = dict[str, Any]
 _runs: set[Path] = set()
 
 
-def hint_to_write(error: OSError) -> str:
-    """Return the hint for an error of writing."""
-    refused = {errno.EROFS, errno.EACCES, errno.EPERM}
-    return "choose a folder that is writable" if error.errno in refused else FREE_SPACE
-
-
 def unwritable(path: Path, error: OSError, hint: str = "") -> EnvironmentProblem:
-    """Return the error of a file or folder that cannot be written; hint: `hint_to_write` if ""."""
+    """Return the error of a file or folder that cannot be written; `hint` is for a full disk."""
     message = f"cannot write {path}: {error.strerror or error}"
-    return EnvironmentProblem(message, hint=hint or hint_to_write(error))
+    return EnvironmentProblem(message, hint=remedy(error, hint))
 
 
 def protect(run: Path) -> None:

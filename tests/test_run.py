@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 import nmtkit
-from nmtkit import locks
-from nmtkit.errors import ConfigError, DataError, EnvironmentProblem
+from nmtkit import files, locks
+from nmtkit.errors import ConfigError, DataError, EnvironmentProblem, explained
 from nmtkit.locks import Holder, locked
 from nmtkit.records import load_lines
 from nmtkit.run import Run, StageCall, choose, code_commit
@@ -255,6 +255,21 @@ def test_shared_lock_works_on_a_full_disk(tmp_path, monkeypatch):
         lock_refused(tmp_path, "in use by another process")
     error = refused(EnvironmentProblem, "cannot write ", lock, tmp_path, "x")
     assert str(tmp_path) in error.message and "free some space" in error.hint
+
+
+@pytest.mark.parametrize(
+    ("number", "hint"),
+    [
+        (errno.ENOSPC, "free some space"),
+        (errno.EACCES, "check its permissions"),
+        (errno.EISDIR, "move away what has the name"),
+        (errno.EIO, "fix the cause"),
+    ],
+)
+def test_hint_of_an_error_of_a_file_fits_its_cause(tmp_path, number, hint):
+    error = OSError(number, os.strerror(number), str(tmp_path))
+    for problem in (explained(error), files.unwritable(tmp_path, error)):
+        assert str(tmp_path) in str(problem) and problem.hint.startswith(hint)
 
 
 @pytest.mark.parametrize(

@@ -23,8 +23,8 @@ from typing import IO, Any, NamedTuple
 from rich.filesize import decimal
 
 from nmtkit import console
-from nmtkit.errors import DataError, EnvironmentProblem, nearest
-from nmtkit.files import COMPRESSED, FREE_SPACE, decompressed, is_damage, open_binary
+from nmtkit.errors import FREE_SPACE, DataError, EnvironmentProblem, nearest
+from nmtkit.files import COMPRESSED, decompressed, is_damage, open_binary
 
 NUMBER = "{number}"
 """Stands for any number in the name of a member."""

@@ -19,7 +19,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from nmtkit import files
-from nmtkit.errors import EnvironmentProblem
 from nmtkit.export.engine import FULL, Engine, Sentences, Translate
 from nmtkit.models.checkpoints import write_tensors
 from nmtkit.nn.embeddings import sinusoids
@@ -267,9 +266,7 @@ class HuggingFace(Engine):
         try:
             write_tensors(path, weights(model, about.positions))
         except OSError as error:
-            raise EnvironmentProblem(
-                f"cannot write {path}: {error.strerror or error}", hint=FULL
-            ) from error
+            raise files.unwritable(path, error, FULL) from error
 
     def load(self, folder: Path) -> tuple[str, Translate]:
         from transformers import AutoModelForSeq2SeqLM, AutoTokenizer

@@ -20,7 +20,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from safetensors import SafetensorError
 
 from nmtkit import console, files, folders
-from nmtkit.errors import CheckpointError, DataError, EnvironmentProblem, NmtkitError, counted
+from nmtkit.errors import (
+    CheckpointError,
+    DataError,
+    EnvironmentProblem,
+    NmtkitError,
+    counted,
+    remedy,
+)
 from nmtkit.owned_files import CHECKPOINT, MANIFEST, OPTIMIZER, STATE, WEIGHTS
 from nmtkit.records import BestCheckpoint, CheckpointManifest, FileFacts, TranslationMeta, load
 from nmtkit.run import Run, System
@@ -77,7 +84,7 @@ def save(
         raise EnvironmentProblem(
             f"cannot write checkpoint {final.name}: {error.strerror or error}",
             where=folder,
-            hint=hint,
+            hint=remedy(error, hint),
         ) from error
     return final
 

@@ -21,7 +21,7 @@ from nmtkit.cli.analyze import analysis_command
 from nmtkit.data.batches import source_batch
 from nmtkit.data.documents import documents_file
 from nmtkit.data.store import Store, write_spans
-from nmtkit.errors import ConfigError, DataError, EnvironmentProblem
+from nmtkit.errors import ConfigError, DataError, EnvironmentProblem, explained
 from nmtkit.files import write_json
 from nmtkit.measures.macs import count_parameters
 from nmtkit.models.loading import build_untrained
@@ -698,6 +698,13 @@ def test_earlier_finding_stays_if_the_disk_is_full(tmp_path):
         large = {"a_md": "2", "b_md": "2" * (2 << 20)}
         refused(EnvironmentProblem, "File too large", write_finding, tmp_path, **large)
     assert files_of(tmp_path) == before
+
+
+def test_folder_in_the_place_of_a_finding_is_named(two):
+    path = two.folder("lengths") / "finding.json"
+    path.mkdir(parents=True)
+    error = explained(pytest.raises(OSError, two.analyze, "lengths").value)
+    assert error.where == str(path) and error.hint.startswith("move away what has the name")
 
 
 @pytest.mark.parametrize("name", ["figure.svg", "table.tex", "base.scores"])

@@ -242,7 +242,7 @@ def test_removed_results_are_not_reported_if_writing_fails(fake, monkeypatch, st
 
     monkeypatch.setattr("nmtkit.folders.publish", refuse)
     error = refused(EnvironmentProblem, "Read-only", fake.score, test="sign")
-    assert error.hint == "choose a folder that is writable" and "and removed" not in stderr()
+    assert error.hint.endswith("a folder that is writable") and "and removed" not in stderr()
 
 
 def test_scores_json_has_no_external_fields_without_the_options(fake):
