@@ -237,6 +237,7 @@ def plan_to_resume(
         for a bad value in config.toml; DataError if the corpus is not the one it was trained on.
     """
     stored = system.read_config()
+    effective = {"init_from"} if plan.init_from not in ("", stored.init_from) else set()
     if not plan.init_from or "init_from" in allowed:
         plan = plan.model_copy(update={"init_from": stored.init_from})
     if stored.corpus != plan.corpus:
@@ -268,6 +269,9 @@ def plan_to_resume(
             f" resume with the settings of {system.config}, or --system for a second system,"
             " --force to begin this one anew, --allow-change KEY to resume with the new value",
         )
+    for key in dict.fromkeys(allowed):
+        if key not in effective | changed.keys():
+            console.warn(f"--allow-change {key} has no effect: {key} has not changed")
     allowed_changes = []
     for key, (before, after) in changed.items():
         console.say(f"{key}: {before} -> {after}")

@@ -49,7 +49,7 @@ def test_source_is_a_system_a_folder_or_a_checkpoint(run, stderr, monkeypatch):
         assert f"{len(expected)} of {len(expected)} tensors" in stderr()
 
 
-def test_resuming_needs_no_source_and_another_one_must_be_allowed(run):
+def test_resuming_needs_no_source_and_another_one_must_be_allowed(run, stderr):
     go(run)
     fit = partial(go, run, "train.lr=1e-12", name="second")
     for name in ("second", "third"):
@@ -57,7 +57,9 @@ def test_resuming_needs_no_source_and_another_one_must_be_allowed(run):
     fit("train.max_steps=2", seed=1)  # all settings are given again
     again = partial(fit, "train.max_steps=2", init_from="third")
     refused(ConfigError, "have changed", again)
+    stderr()
     again(allow_change=["init_from"])
+    assert "--allow-change" not in stderr()
     assert run.system("second").read_config().init_from == VARIANT
     run.system(VARIANT).path.rename(run.path / "gone")
     fit("train.max_steps=3", init_from=VARIANT)

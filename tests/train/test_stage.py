@@ -602,6 +602,17 @@ def test_hint_for_a_changed_model_size_is_to_leave_the_change_out(run, mine):
     assert "leave out --allow-change and the changes" in caught.hint
 
 
+@pytest.mark.parametrize("key", ["corpus", "preset", "init_from", "train.lr"])
+def test_allowed_change_of_what_has_not_changed_is_warned_of(run, mine, stderr, key):
+    train(run, name="mine", allow_change=[key])
+    assert f"--allow-change {key} has no effect: {key} has not changed" in stderr()
+
+
+def test_allowed_changes_without_a_training_to_resume_are_warned_of(run, stderr):
+    go(run, name="mine", allow_change=["train.lr"])
+    assert "--allow-change has no effect: this training begins anew" in stderr()
+
+
 def test_hardware_is_no_setting_to_allow(run, mine):
     refused(ConfigError, "unknown setting", train, run, name="mine", allow_change=["hardware.name"])
 
