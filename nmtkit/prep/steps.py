@@ -16,7 +16,7 @@ from nmtkit.arrays import Mask
 from nmtkit.corpora.corpus import Corpus, SetFiles
 from nmtkit.corpora.document_starts import kept_starts
 from nmtkit.data.documents import documents_file
-from nmtkit.errors import DataError
+from nmtkit.errors import DataError, counted
 from nmtkit.parallel import memory_bytes
 from nmtkit.prep.check import Inputs, inspect
 from nmtkit.prep.clean import Reasons, clean_shard
@@ -203,17 +203,24 @@ class Steps:
         arguments = *merged, self.languages, self.settings, self.jobs
         fact = self.runner.run_here(Task("learn", 0, 0, learn_models, arguments))
         self.runner.models = files.text_sha256(repr(sorted(fact.files.items())))
-        if max(fact.value["vocabularies"]) == len(SPECIALS):
-            hint = f"no word occurs {self.settings.min_frequency} times: lower it"
-            raise DataError("the vocabulary is empty", where="prep.min_frequency", hint=hint)
         counts = fact.value["counts"]
         types, seconds = counts["src_types"] + counts["tgt_types"], time.perf_counter() - start
+        left_out = counts.get("types_left_out")
+        if max(fact.value["vocabularies"]) == len(SPECIALS):
+            frequency = counted(self.settings.min_frequency, "time")
+            where, hint = "prep.min_frequency", f"no word occurs {frequency}: lower it"
+            if left_out and not types:
+                where, hint = (
+                    "prep.max_types",
+                    f"it leaves out {counted(left_out, 'word')}: raise it",
+                )
+            raise DataError("the vocabulary is empty", where=where, hint=hint)
         stage = "subwords, vocabulary"
         self.runner.speed.append({"stage": stage, "types": types, "seconds": round(seconds, 3)})
         if not self.request.text_model.languages:
-            console.say(f"{stage}: from {types:,} words in {seconds:.1f}s")
-        if left_out := counts.get("types_left_out"):
-            console.say(f"{left_out:,} rare words are not learnt from (prep.max_types)")
+            console.say(f"{stage}: from {counted(types, 'word')} in {seconds:.1f}s")
+        if left_out:
+            console.say(f"not learnt from: {counted(left_out, 'rare word')} (prep.max_types)")
         return fact
 
     def encode(
@@ -243,7 +250,8 @@ class Steps:
         dropped = by_frequency(reasons).items()
         counts = ", ".join(f"{reason} {count['pairs']:,}" for reason, count in dropped)
         raise DataError(
-            f"cleaning dropped all {self.inputs.lines(train.src):,} training pairs: {counts}",
+            f"cleaning dropped all {counted(self.inputs.lines(train.src), 'training pair')}:"
+            f" {counts}",
             # the text of a data set is in a temporary folder
             where=self.corpus.name if self.request.dataset else train.where("src", "ref"),
             hint="check the files, or the settings prep.min_words, max_words, max_ratio,"

@@ -55,7 +55,8 @@ def learn_sentencepiece(
     package = load_package()
     words = [word for word, count in counts.items() if word and count > 0]
     if not words:
-        raise DataError("no words to learn subwords from", hint="the training text is empty")
+        hint = "is the training text empty? if prep.max_types leaves out all words, raise it"
+        raise DataError("no words to learn subwords from", hint=hint)
     words.sort(key=lambda word: (-counts[word], hashlib.sha256(word.encode()).digest()))
     model = io.BytesIO()
     try:
