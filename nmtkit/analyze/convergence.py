@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from nmtkit.analyze.analysis import Analysis, Finding, Options, option
 from nmtkit.analyze.study import Study
 from nmtkit.curves import AXES, Curves, panels, read
-from nmtkit.errors import ConfigError, LeftOut
+from nmtkit.errors import ConfigError, LeftOut, counted
 from nmtkit.files import JsonObject
 from nmtkit.score.budgets import read_budget, unequal
 from nmtkit.tables import figures
@@ -229,7 +229,9 @@ def notes(result: Trainings) -> list[str]:
         lines.append(f"without dev BLEU, so without levels: {mute}")
     for name, curve in curves.items():
         if count := curve.unlogged:
-            missing = f"the log has no line of {count:,} updates (skipped ones, or lines lost)"
+            missing = (
+                f"the log has no line of {counted(count, 'update')} (skipped ones, or lines lost)"
+            )
             lines.append(f"{name}: {missing}")
     return lines
 

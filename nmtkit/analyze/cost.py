@@ -20,6 +20,7 @@ from nmtkit.analyze.timing import (
 )
 from nmtkit.data.documents import ContextRule
 from nmtkit.data.store import Store
+from nmtkit.errors import counted
 from nmtkit.measures.macs import Macs, Parameters, count_macs, count_parameters
 from nmtkit.models.loading import build_untrained
 from nmtkit.score import paper as papers
@@ -159,7 +160,7 @@ class Cost(PaperAnalysis[CostOptions, Costs]):
             numbers[name] = {key: value for key, value in costs.items() if value is not None}
         base, how = result.speeds[result.facts.baseline], "from the logs, not in turn"
         if base.rounds:
-            how = f"in turn, {base.rounds} rounds, {base.device}"
+            how = f"in turn, {counted(base.rounds, 'round')}, {base.device}"
         remarks = [
             f"times relative to {result.facts.baseline}",
             "parameters depend on the vocabulary, speeds on machine and software, so a paper's"

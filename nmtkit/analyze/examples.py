@@ -9,6 +9,7 @@ from nmtkit import files
 from nmtkit.analyze.analysis import Analysis, Finding, SentenceOptions
 from nmtkit.analyze.study import Study
 from nmtkit.arrays import Array
+from nmtkit.errors import counted
 from nmtkit.score.resampling import FEWEST_FOR_P, Draws, few_note, mean
 from nmtkit.score.significance import binomial, signs
 from nmtkit.score.translations import bleu_of
@@ -78,8 +79,9 @@ class Examples(Analysis[SentenceOptions, Example]):
         ]
         notes = [
             (
-                f"sentence BLEU, of {result.resampling.sentences:,} lines of {result.set_name}; "
-                "ahead, behind: lines with more, with less; p: two-sided sign test on these"
+                f"sentence BLEU, of {counted(result.resampling.sentences, 'line')} of"
+                f" {result.set_name}; ahead, behind: lines with more, with less;"
+                " p: two-sided sign test on these"
             ),
             f"{result.signature}; [95%]: percentile interval over {result.resampling.describe()}",
             *few_note(result.resampling.sentences),

@@ -14,7 +14,7 @@ from nmtkit.analyze.analysis import Analysis, Finding, Options, option
 from nmtkit.analyze.study import RESAMPLES, SEED, Study
 from nmtkit.arrays import Array
 from nmtkit.corpora import generated
-from nmtkit.errors import ConfigError, DataError
+from nmtkit.errors import ConfigError, DataError, counted
 from nmtkit.measures import expressions
 from nmtkit.measures.expressions import Expression, Match, spaced, translations
 from nmtkit.records import TextSet
@@ -115,11 +115,13 @@ class Phrases(Analysis[PhrasesOptions, PhrasesResult]):
                 continue
             study.warn(
                 in_set.name,
-                f"is left out: of {in_set.in_source:,} occurrences in the source the reference has"
-                " no accepted translation",
+                f"is left out: of {counted(in_set.in_source, 'occurrence')} in the source the"
+                " reference has no accepted translation",
             )
         if not sets:
-            message = f"no set has an accepted translation of any of {len(listed):,} expressions"
+            message = (
+                f"no set has an accepted translation of any of {counted(len(listed), 'expression')}"
+            )
             hint = "compare the list with the text: gaps '...', upper case (--match-case)"
             raise DataError(message, where=name, hint=hint)
         systems = [system for system in study.systems if any(system in s.systems for s in sets)]
@@ -176,7 +178,7 @@ class Phrases(Analysis[PhrasesOptions, PhrasesResult]):
             translated = names_of(o.expression for o in in_set.occurrences if o.in_reference)
             coverage.append(
                 f"{in_set.name}: {len(occur):,} of {listed:,} listed expressions occur,"
-                f" {in_set.in_source:,} times in {in_set.sentences:,} sentences;"
+                f" {counted(in_set.in_source, 'time')} in {counted(in_set.sentences, 'sentence')};"
                 f" {len(translated):,} of them have an accepted translation in the reference"
             )
         return [

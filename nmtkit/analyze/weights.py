@@ -12,6 +12,7 @@ from nmtkit.analyze.gates import ENDING, meanings, openings, word_means
 from nmtkit.analyze.study import Study
 from nmtkit.arrays import Array, Floats, Ints
 from nmtkit.data.batches import Batch
+from nmtkit.errors import counted
 from nmtkit.measures import recording
 from nmtkit.measures.words import read_words
 from nmtkit.models.base import Model
@@ -147,7 +148,7 @@ def _table(result: SentenceWeights, where: str) -> Table:
             cells.append([*numbers.tolist(), None if key == "gate" else float(numbers.sum())])
     notes = [
         (
-            f"attention: summed over the {result.steps} target steps of the reference and "
+            f"attention: summed over {counted(result.steps, 'target step')} of the reference and "
             "over a word's subwords; gate: how open, 0 to 1, mean over its dimensions, "
             "over the steps at which it acts, and over a word's subwords"
         ),

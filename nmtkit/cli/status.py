@@ -12,7 +12,7 @@ from rich.filesize import decimal
 from nmtkit import console, files
 from nmtkit.cli.command import command
 from nmtkit.cli.program import examples
-from nmtkit.errors import DataError, NmtkitError, explained
+from nmtkit.errors import DataError, NmtkitError, counted, explained
 from nmtkit.options import Options, option
 from nmtkit.records import BestCheckpoint, load
 from nmtkit.report.commands import of_run
@@ -148,7 +148,9 @@ def _print_run(values: files.JsonObject) -> None:
         console.put(f"{values['run']}: {values['error']}")
         return
     size = decimal(values["bytes"])
-    about = f"{values['dataset']}, {values['direction']}, {values['pairs']:,} pairs, {size}"
+    about = (
+        f"{values['dataset']}, {values['direction']}, {counted(values['pairs'], 'pair')}, {size}"
+    )
     title = f"{values['run']}: {about}"
     if not values["systems"]:
         console.put(f"{title}\nno system yet: nmtkit train{Run(Path(values['run'])).option}")

@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 
 from nmtkit import files
-from nmtkit.errors import DataError
+from nmtkit.errors import DataError, counted
 
 Kind = Literal["previous", "next", "random", "foreign", "none"]
 Join = Literal["concatenate", "parallel"]
@@ -85,7 +85,7 @@ class Documents:
         path = documents_file(prep, name)
         if not path.is_file():
             return cls([], count)
-        problem = f"not the starts of documents of {count:,} sentences"
+        problem = f"not the starts of documents of {counted(count, 'sentence')}"
         try:
             starts = [int(line) for line in files.text_lines(path)]
             if are_starts(starts, count):

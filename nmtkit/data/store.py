@@ -22,7 +22,7 @@ import numpy as np
 from nmtkit.arrays import Array, Integers, Ints, Mask
 from nmtkit.data.documents import Documents
 from nmtkit.data.ragged import AGAIN, RaggedShards, ragged_files, write_ragged
-from nmtkit.errors import DataError
+from nmtkit.errors import DataError, counted
 
 MAGIC, SPANS_MAGIC = b"nmtstor\x01", b"nmtspan\x01"
 
@@ -195,7 +195,7 @@ def load_spans(folder: Path, count: int) -> RaggedShards | None:
         return None
     spans = RaggedShards([spans_path(shard) for shard in _shards(folder)], SPANS_MAGIC)
     if len(spans) != count:
-        raise DataError(f"not the spans of {count:,} sentences", where=folder, hint=AGAIN)
+        raise DataError(f"not the spans of {counted(count, 'sentence')}", where=folder, hint=AGAIN)
     return spans
 
 

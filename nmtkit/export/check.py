@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from nmtkit import console, files
-from nmtkit.errors import NmtkitError
+from nmtkit.errors import NmtkitError, counted
 from nmtkit.export.engine import Engine, Sentences, Translate
 from nmtkit.run import Run
 from nmtkit.settings import SearchSettings
@@ -77,7 +77,7 @@ def check(group: SystemGroup, engine: Engine, folder: Path, count: int, percent:
     name, lines = comparable_lines(group.run, count, group.settings.max_source, side)
     label, translate = engine.load(folder)
     searches = compare(group, translate, lines, [side.encode(line) for line in lines])
-    show(searches, label, lines, f"{len(lines)} lines of {name}, no length penalty")
+    show(searches, label, lines, f"{counted(len(lines), 'line')} of {name}, no length penalty")
     for searched in searches[: None if engine.same_search else 1]:
         if searched.share < percent / 100:
             equal = f"only {sum(searched.equal)} of {len(lines)} translations are equal"

@@ -28,7 +28,7 @@ from pydantic.dataclasses import dataclass
 
 from nmtkit import files
 from nmtkit.data.documents import Documents
-from nmtkit.errors import ConfigError, DataError
+from nmtkit.errors import ConfigError, DataError, counted
 
 BREAK = " _eos "
 """The separator of the sentences of one line in the public sets."""
@@ -92,7 +92,8 @@ class Item:
             raise ValueError("score_lines does not name each target")
         before, translated = len(self.context_src), len(self.context_ref)
         if translated not in (0, before):
-            raise ValueError(f"{before} sentences before, {translated} translations of them")
+            given = f"{counted(before, 'sentence')} before, {counted(translated, 'translation')}"
+            raise ValueError(f"{given} of them")
         return self
 
     @property
@@ -125,7 +126,9 @@ class Consistency(BaseModel):
     def items(self, default_type: str) -> list[Item]:
         """Return the one item of the entry."""
         if self.true_ind >= len(self.dst):
-            raise ValueError(f"true_ind is {self.true_ind}, of {len(self.dst)} candidates")
+            raise ValueError(
+                f"true_ind is {self.true_ind}, of {counted(len(self.dst), 'candidate')}"
+            )
         *before, source = sentences(self.src) or [""]
         right = self.dst[self.true_ind]
         *before_ref, reference = sentences(right) or [""]

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby, pairwise
 
-from nmtkit.errors import DataError
+from nmtkit.errors import DataError, counted
 from nmtkit.text.scripts import UNSPACED_LETTERS
 from nmtkit.text.tokenizer import characters
 
@@ -202,7 +202,9 @@ def parse(lines: Iterable[str], match_case: bool, where: str) -> list[Expression
         cells = line.rstrip("\r\n").split("\t")
         if len(cells) not in (2, 3):
             hint = f"expected: {FORM} (optionally, another tab and a name)"
-            raise DataError(f"not an expression: {len(cells)} columns", where=place, hint=hint)
+            raise DataError(
+                f"not an expression: {counted(len(cells), 'column')}", where=place, hint=hint
+            )
         texts = [cells[0], *cells[1].split("|")]
         try:
             source, *targets = (phrase(text, match_case) for text in texts)

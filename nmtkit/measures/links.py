@@ -14,7 +14,7 @@ from torch import Tensor
 from nmtkit import files
 from nmtkit.arrays import Array
 from nmtkit.data.pairs import GivenPairs
-from nmtkit.errors import ConfigError, DataError
+from nmtkit.errors import ConfigError, DataError, counted
 from nmtkit.score.resampling import Draws, ratios
 from nmtkit.tables.table import Estimate
 from nmtkit.text.side import TextSide
@@ -124,14 +124,16 @@ def check(gold: Sequence[Gold], sizes: Sequence[tuple[int, int]], where: object)
     if not gold:
         raise DataError("no lines of links", where=where, hint="one line for each sentence pair")
     if len(gold) != len(sizes):
-        message = f"{len(gold):,} lines of links for {len(sizes):,} sentence pairs"
+        message = (
+            f"{counted(len(gold), 'line')} of links for {counted(len(sizes), 'sentence pair')}"
+        )
         hint = "one line for each pair; an empty line for a pair without links"
         raise DataError(message, where=where, hint=hint)
     for number, (of_pair, (src, tgt)) in enumerate(zip(gold, sizes, strict=True), 1):
         for i, j in sorted(of_pair.possible):
             if i >= src or j >= tgt:
                 raise DataError(
-                    f"a link of words {i + 1} and {j + 1} where there are {src} and {tgt} words",
+                    f"a link of words {i + 1} and {j + 1} where there are {src} and {tgt}",
                     where=f"{where}, line {number}",
                     hint="do source and target stand in the order of the links?",
                 )

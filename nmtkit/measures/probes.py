@@ -17,7 +17,7 @@ import numpy as np
 
 from nmtkit import console, files
 from nmtkit.arrays import Ints
-from nmtkit.errors import DataError, check_known, nearest
+from nmtkit.errors import DataError, check_known, counted, nearest
 
 TRAIN, DEV, TEST = PARTS = ("tr", "va", "te")
 CATEGORIES = {
@@ -186,7 +186,7 @@ def _lines(path: Path) -> list[Line]:
     for number, text in enumerate(files.text_lines(path), 1):
         cells = text.rstrip("\r").split("\t")
         if len(cells) != width:
-            problem = f"{len(cells)} columns instead of {width}"
+            problem = f"{counted(len(cells), 'column')} instead of {width}"
         elif width == 3 and cells[0] not in PARTS:
             problem = f"its part is '{cells[0]}'"
         elif not all(cell.strip() for cell in cells):

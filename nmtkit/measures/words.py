@@ -14,7 +14,7 @@ import numpy as np
 from nmtkit import console, files
 from nmtkit.arrays import Ints, Mask
 from nmtkit.data.store import Store
-from nmtkit.errors import DataError
+from nmtkit.errors import DataError, counted
 from nmtkit.run import Run
 from nmtkit.text.side import TextSide
 from nmtkit.text.tokenizer import Side
@@ -86,9 +86,12 @@ def read_tags(path: Path, words: Words, side: Side) -> list[str]:
     lines = [line.split() for line in files.text_lines(path)]
     for number, (tags, tokens) in enumerate(zip_longest(lines, words.lines), 1):
         if tags is None or tokens is None:
-            message = f"{len(lines):,} lines of tags for {len(words.lines):,} sentences"
+            message = (
+                f"{counted(len(lines), 'line')} of tags for {counted(len(words.lines), 'sentence')}"
+            )
         elif len(tags) != len(tokens):
-            message = f"{len(tags)} tags for {len(tokens)} words: {' '.join(tokens)[:60]}"
+            message = f"{counted(len(tags), 'tag')} for {counted(len(tokens), 'word')}: "
+            message += " ".join(tokens)[:60]
         else:
             continue
         hint = f"tag the words of tokens.{side}.txt, which this analysis writes beside its table"

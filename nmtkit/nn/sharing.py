@@ -10,7 +10,7 @@ from typing import Literal
 
 from torch import nn
 
-from nmtkit.errors import ConfigError
+from nmtkit.errors import ConfigError, counted
 
 Share = Literal["sequence", "cycle", "cycle-rev"]
 
@@ -54,7 +54,7 @@ def share_parameters(layers: Sequence[nn.Module], distinct: int, share: Share) -
         return
     if distinct > len(layers):
         raise ConfigError(
-            f"{len(layers)} layers cannot use {distinct} distinct ones",
+            f"{counted(len(layers), 'layer')} cannot use {distinct} distinct ones",
             where="model.distinct_layers",
             hint="make model.distinct_layers smaller, or add layers to both stacks",
         )

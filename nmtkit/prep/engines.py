@@ -23,6 +23,7 @@ from nmtkit.errors import (
     ConfigError,
     EnvironmentProblem,
     NmtkitError,
+    counted,
     first_line,
     imported,
     nearest,
@@ -163,7 +164,7 @@ def _dask(address: str | None, jobs: int, stack: contextlib.ExitStack) -> Engine
     for worker, version in versions.items():
         if version != nmtkit.__version__:
             raise other_version(worker, version)
-    console.say(f"Dask: {len(versions)} workers, dashboard {client.dashboard_link}")
+    console.say(f"Dask: {counted(len(versions), 'worker')}, dashboard {client.dashboard_link}")
     return Engine(client.get_executor(pure=False), lost=distributed.KilledWorker)
 
 
@@ -271,7 +272,7 @@ def _ray(address: str | None, jobs: int, stack: contextlib.ExitStack) -> Engine:
     except (OSError, ValueError, RuntimeError) as error:
         raise _no_answer("Ray cluster", address, error) from error
     stack.callback(_keeping_sigterm()(ray.shutdown))
-    console.say(f"Ray: {ray.cluster_resources().get('CPU', 0):.0f} cores")
+    console.say(f"Ray: {counted(int(ray.cluster_resources().get('CPU', 0)), 'core')}")
     return Engine(_RayExecutor(ray), lost=ray.exceptions.RayError)
 
 

@@ -13,7 +13,7 @@ from nmtkit import console, files
 from nmtkit.arrays import Mask
 from nmtkit.data.ragged import map_ragged
 from nmtkit.data.store import MAGIC, shard_path, write_spans
-from nmtkit.errors import DataError, EnvironmentProblem, first_line, imported
+from nmtkit.errors import DataError, EnvironmentProblem, counted, first_line, imported
 from nmtkit.prep.encode import encoded_rows
 from nmtkit.prep.shards import RUN_AGAIN, Shard
 from nmtkit.prep.tasks import Outcome
@@ -159,7 +159,7 @@ class Stanza:
         plain = [[_plain(word) for word in words] for words in sentences]
         parsed = self._pipeline(plain).sentences
         if len(parsed) != len(plain):
-            problem = f"stanza made {len(parsed)} sentences of {len(plain)}"
+            problem = f"stanza made {counted(len(parsed), 'sentence')} of {len(plain)}"
             raise EnvironmentProblem(problem, where="--parser stanza")
         return [_bracketed(sentence.constituency) for sentence in parsed]
 

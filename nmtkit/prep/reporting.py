@@ -49,8 +49,8 @@ def report(run: Run, manifest: Manifest) -> None:
                 for reason, line in (text.parses_first or {}).items()
             )
             console.say(
-                f"  parses of {text.name}: {text.parses[PARSED]:,} sentences; as n-grams:"
-                f" {reasons or 'none'}"
+                f"  parses of {text.name}: {counted(text.parses[PARSED], 'sentence')}; as"
+                f" n-grams: {reasons or 'none'}"
             )
 
 
@@ -117,8 +117,8 @@ def _report_set(run: Run, text: TextSet, not_learnt: bool) -> None:
     tgt = text.tgt_unknown / max(text.tgt_tokens, 1)
     references = f" {text.references} references," * (text.references > 1)
     console.say(
-        f"  {text.split:<5} {text.name}: {text.lines:,} lines,{references} unknown subwords source"
-        f" {src:.2%}, target {tgt:.2%}"
+        f"  {text.split:<5} {text.name}: {counted(text.lines, 'line')},{references} unknown"
+        f" subwords source {src:.2%}, target {tgt:.2%}"
     )
     for share, name in zip((src, tgt), SIDE_NAMES.values(), strict=True):
         if share >= MANY_UNKNOWN:
@@ -141,8 +141,8 @@ def _warn_of_blank_lines(run: Run, text: TextSet) -> None:
     on_all_sides = len(text.blank) > text.references and len({*text.blank.values()}) == 1
     separate = f"; if they separate documents, say --docs {text.name}=blank"
     console.warn(
-        f"{text.name} has blank lines ({counts}; {text.lines:,} lines each): they are kept, a"
-        " blank source line is translated as a blank line, and all count in the scores:"
+        f"{text.name} has blank lines ({counts}; {counted(text.lines, 'line')} each): they are"
+        " kept, a blank source line is translated as a blank line, and all count in the scores:"
         f" {run.prep / 'text' / text.name}.*" + separate * (on_all_sides and text.documents is None)
     )
 

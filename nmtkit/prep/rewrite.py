@@ -59,9 +59,9 @@ def _first_pairs(text: SetFiles, pairs: int, inputs: Inputs, folder: Path) -> Se
     whole = f" ({counted(documents, 'document')})" if text.docs else ""
     if taken == total:
         few = f", fewer than the {pairs:,} asked for" if total < pairs else ""
-        console.say(f"training text: all {total:,} pairs{whole}{few}")
+        console.say(f"training text: all {counted(total, 'pair')}{whole}{few}")
         return replace(text, first=None)
-    console.say(f"training text: the first {taken:,} of {total:,} pairs{whole}")
+    console.say(f"training text: the first {taken:,} of {counted(total, 'pair')}{whole}")
     folder.mkdir(parents=True, exist_ok=True)
     sides = {
         side: (_first_lines(paths, taken, folder / f"{text.name}.{side}"),)

@@ -19,7 +19,7 @@ from typing import Any, ClassVar, TypeVar
 
 import nmtkit
 from nmtkit import console, files
-from nmtkit.errors import DataError, EnvironmentProblem
+from nmtkit.errors import DataError, EnvironmentProblem, counted
 from nmtkit.parallel import without_collector
 from nmtkit.prep.engines import Engine, other_version
 from nmtkit.records import Record, load
@@ -248,13 +248,13 @@ class Runner:
         start, reused = time.perf_counter(), self.reused
         yield
         if self.reused > reused:
-            console.say(f"{stage}: {lines:,} lines, some of them by an earlier call")
+            console.say(f"{stage}: {counted(lines, 'line')}, some of them by an earlier call")
             return
         seconds = max(time.perf_counter() - start, 1e-6)
         speed = lines / seconds
         facts = {"stage": stage, "lines": lines, "seconds": round(seconds, 3)}
         self.speed.append(facts | {"lines_per_second": round(speed)})
-        console.say(f"{stage}: {lines:,} lines in {seconds:.1f}s ({speed:,.0f} lines/s)")
+        console.say(f"{stage}: {counted(lines, 'line')} in {seconds:.1f}s ({speed:,.0f} lines/s)")
 
     def run_here(self, task: Task) -> Fact:
         """Do a step of one task in this process, unless the task is done."""

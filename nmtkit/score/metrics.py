@@ -21,7 +21,7 @@ from sacrebleu.tokenizers.tokenizer_spm import SPM_MODELS
 from sacrebleu.utils import SACREBLEU_DIR
 
 from nmtkit.arrays import Array
-from nmtkit.errors import DataError, EnvironmentProblem
+from nmtkit.errors import DataError, EnvironmentProblem, counted
 from nmtkit.score import counts, formulas
 from nmtkit.score.formulas import Formula
 from nmtkit.score.scripts import Mteval, References, multi_bleu
@@ -236,7 +236,8 @@ class Scorer:
         for number, ref in enumerate(refs):
             if len(ref) != len(hyps):  # sacreBLEU would ignore the surplus lines
                 raise DataError(
-                    f"the hypotheses: {len(hyps):,} lines, but reference {number} has {len(ref):,}",
+                    f"the hypotheses: {counted(len(hyps), 'line')}, but reference {number} has"
+                    f" {len(ref):,}",
                     hint="line i must translate line i; translate again, or give the files that"
                     " belong together",
                 )

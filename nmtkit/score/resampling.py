@@ -15,6 +15,7 @@ from functools import cached_property
 import numpy as np
 
 from nmtkit.arrays import Array
+from nmtkit.errors import counted
 from nmtkit.score.formulas import Formula
 from nmtkit.score.metrics import Metric
 from nmtkit.score.options import ScoreOptions
@@ -118,7 +119,7 @@ class Draws:
 
     def describe(self) -> str:
         """Return the setting of the resamples, for people."""
-        return f"{self.resamples} resamples of {self.drawn:,} sentences, seed {self.seed}"
+        return f"{self.resamples} resamples of {counted(self.drawn, 'sentence')}, seed {self.seed}"
 
     def score(self, metric: Metric, formula: Formula | None = None) -> Estimate:
         """Return the corpus score with its interval; None if there are no sentences.
@@ -152,7 +153,7 @@ class Draws:
     @property
     def swaps(self) -> str:
         """The setting of the swaps, for people."""
-        return f"{self.trials:,} trials, seed {self.seed}"
+        return f"{counted(self.trials, 'trial')}, seed {self.seed}"
 
 
 def few_note(*sentences: int) -> list[str]:

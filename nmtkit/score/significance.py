@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from nmtkit.arrays import Array
-from nmtkit.errors import DataError
+from nmtkit.errors import DataError, counted
 from nmtkit.score.metrics import Metric
 from nmtkit.score.resampling import FEWEST_FOR_P, Draws, estimate
 from nmtkit.score.stored_scores import Comparison
@@ -102,7 +102,8 @@ def _sign(system: Metric, baseline: Metric, draws: Draws) -> Comparison:
     scores = baseline.formula(np.concatenate([total[None], replaced]))
     changes = (scores[1:] - scores[0]) * (1.0 if baseline.higher_is_better else -1.0)
     plus, minus = signs(changes)
-    setting = f"{plus:,} sentences +, {minus:,} -, {len(changes) - plus - minus:,} ties"
+    ties = counted(len(changes) - plus - minus, "tie")
+    setting = f"{counted(plus, 'sentence')} +, {minus:,} -, {ties}"
     return Comparison(binomial(plus, minus), setting)
 
 

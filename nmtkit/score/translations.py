@@ -159,7 +159,8 @@ def source_lengths(run: Run, text_set: TextSet) -> Array:
     lengths = np.asarray(Store(run.prep / text_set.name).src_lengths - 1)
     if len(lengths) != text_set.lines:
         raise DataError(
-            f"{text_set.name}: {text_set.lines:,} lines of text, {len(lengths):,} prepared pairs",
+            f"{text_set.name}: {counted(text_set.lines, 'line')} of text,"
+            f" {counted(len(lengths), 'prepared pair')}",
             where=run.prep,
             hint="nmtkit prep --force",
         )

@@ -17,7 +17,7 @@ from nmtkit import console
 from nmtkit.data.batches import collate
 from nmtkit.data.resegmented import Resegmented
 from nmtkit.data.store import Store
-from nmtkit.errors import ConfigError, DataError, check_known
+from nmtkit.errors import ConfigError, DataError, check_known, counted
 from nmtkit.locks import locked
 from nmtkit.models import checkpoints, loading
 from nmtkit.models.base import Model, device_of
@@ -293,7 +293,9 @@ class _Training:
         """Print the sizes of the training, and warn of settings that do not fit together."""
         world, train = self.ranks.world, self.plan.train
         parameters = count_parameters(model)
-        self.say(f"{self.plan.variant}: {parameters:,} parameters; {pairs:,} training pairs")
+        self.say(
+            f"{self.plan.variant}: {parameters:,} parameters; {counted(pairs, 'training pair')}"
+        )
         if world > 1 or state.processes > 1:
             before = ""
             if state.step and state.processes != world:

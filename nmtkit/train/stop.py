@@ -10,6 +10,7 @@ from types import FrameType
 from typing import Any
 
 from nmtkit import console
+from nmtkit.errors import counted
 from nmtkit.settings import TrainSettings
 from nmtkit.train.state import TrainState, Window
 
@@ -69,14 +70,11 @@ def reason_to_end(state: TrainState, s: TrainSettings) -> str | None:
     if state.step >= s.max_steps:
         return f"{at_step} of {s.max_steps:,}; raise train.max_steps to go on"
     if s.max_minutes and state.seconds >= 60 * s.max_minutes:
-        return (
-            f"{s.max_minutes:g} minutes of training done {at_step}; raise train.max_minutes to go"
-            " on"
-        )
+        return f"{s.max_minutes:g} min of training done {at_step}; raise train.max_minutes to go on"
     if s.patience and state.since_best >= s.patience:
         return (
-            f"no new best in {state.since_best} validations {at_step}; raise train.patience to go"
-            " on"
+            f"no new best in {counted(state.since_best, 'validation')} {at_step}; raise"
+            " train.patience to go on"
         )
     rate = s.lr * state.plateau.factor
     if s.schedule == "plateau" and s.min_lr and rate <= s.min_lr:

@@ -201,7 +201,7 @@ BAD_ERRORS = [
         (
             PAIR,
             {"context_src": ["x", "a"], "context_ref": "A"},
-            r"^not an item of a contrastive set: 2 sentences before, 1 translations of them\n",
+            r"^not an item of a contrastive set: 2 sentences before, 1 translation of them\n",
         ),
         *((PAIR, {"errors": [PAIR["errors"][0] | bad]}, words) for bad, words in BAD_ERRORS),
         (CONSISTENCY, {"true_ind": -1}, "true_ind"),

@@ -300,7 +300,7 @@ def test_tags_that_do_not_fit_the_words_are_refused_with_their_line(tmp_path):
     assert texts.read_tags(path, words, "src") == ["X", "Y", "Z"]
     for content, message, line in (
         ("X Y Z\n\nZ\n", "3 tags for 2 words: a bc", 1),
-        ("X Y\n\n\n", "0 tags for 1 words: d", 3),
+        ("X Y\n\n\n", "0 tags for 1 word: d", 3),
         ("X Y\n\n", "2 lines of tags for 3 sentences", 3),
         ("X Y\n\nZ\nW\n", "4 lines of tags for 3 sentences", 4),
     ):

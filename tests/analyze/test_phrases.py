@@ -277,7 +277,7 @@ def test_bad_lists_and_missing_translations_are_refused(judged, look_up, tmp_pat
     path = tmp_path / "list.tsv"
     for lines, message in (
         (["look\tblick"], "no set has an accepted translation"),
-        (["look up"], "1 columns"),
+        (["look up"], "1 column"),
     ):
         write(path, lines)
         refused(DataError, message, look_up, ["first"])

@@ -748,7 +748,7 @@ def test_unknown_systems_sets_and_formats_are_refused(two):
     ):
         two.refused(name, error, words, **options)
     two.translate("own", ["x"])
-    two.refused("lengths", DataError, "1 lines, but reference 0 has 40")
+    two.refused("lengths", DataError, "1 line, but reference 0 has 40")
     assert not (two.folder("lengths") / "finding.json").exists()
 
 

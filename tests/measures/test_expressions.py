@@ -184,7 +184,7 @@ def test_words_of_a_longer_expression_do_not_count_for_a_shorter_one():
 @pytest.mark.parametrize(
     ("lines", "line", "what"),
     [
-        (["look up"], 1, "1 columns"),
+        (["look up"], 1, "1 column"),
         (["", "a\tb\tc\td"], 2, "4 columns"),
         (["\tb"], 1, "without words"),
         (["a\tb | | c"], 1, "without words"),

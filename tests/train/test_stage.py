@@ -471,7 +471,7 @@ def test_training_ends_at_the_minimum_learning_rate_and_resumes_below_it(run, mo
 
 def test_training_ends_after_max_minutes(run, stderr):
     go(run, "train.max_steps=100000", "train.max_minutes=0.01")
-    assert "0.01 minutes of training done" in stderr()
+    assert "0.01 min of training done" in stderr()
     assert 0 < checkpoints.step_of(last(run)) < 5000
 
 
