@@ -286,6 +286,19 @@ class Run:
         """Return the names of `systems`, in the same order."""
         return [system.name for system in self.systems()]
 
+    def is_ensemble(self, name: str) -> bool:
+        """True for the name of an ensemble of trained systems, translated or not."""
+        members = name.removeprefix("ensemble-").split("+")
+        return len(members) > 1 and {*members} <= {*self.system_names()}
+
+    def can_translate(self, name: str) -> bool:
+        """True for a trained system, for an ensemble of trained systems, and for a translation of
+        any set that was made elsewhere.
+        """
+        paths = (self.path / "systems").glob("[!.]*/translate/[!.]*/hyp.txt")
+        translated = (path.parents[2].name for path in paths)
+        return name in self.system_names() or self.is_ensemble(name) or name in translated
+
     def with_file(self, name: str) -> dict[str, Path]:
         """Return system -> path of the file of this name in its folder, where the file exists.
 

@@ -135,8 +135,7 @@ def _system(run: Run, cls: type[AnyAnalysis], name: str) -> str:
 
     Raises: ConfigError if there is no such system, or if the analysis needs weights.
     """
-    paths = (run.path / "systems").glob("[!.]*/translate/[!.]*/hyp.txt")
-    if name in run.system_names() or name not in {path.parents[2].name for path in paths}:
+    if name in run.system_names() or not run.can_translate(name):
         return run.find_system(name).name
     if cls.reads_weights:
         message = (

@@ -116,9 +116,13 @@ def translated_systems(
     }
 
     def again(name: str) -> str:
+        if "+" not in name and name not in run.system_names():  # made elsewhere
+            return f"write it to {run.system(name).translation(set_name) / 'hyp.txt'}"
         return translate_command(name, set_name) + run.needed_option
 
     for name in [*systems, *filter(None, [against])]:
+        if name not in translated and run.can_translate(name):
+            lacking.setdefault(name, f"'{name}' has no translation of {set_name}")
         if name in lacking:
             raise DataError(lacking[name], where=run.system(name).path, hint=again(name))
         message, where = f"this run has no system '{name}'", run.path / "systems"
@@ -127,7 +131,8 @@ def translated_systems(
         for name, reason in lacking.items():
             console.warn(f"{set_name}: {reason}, so it is left out ({again(name)})")
     if not folders:
-        hint = f"nmtkit translate --on {set_name}"
+        hint = translate_command(among[0], set_name) if among else ""
+        hint = hint or f"nmtkit translate --on {set_name}"
         who = f"none of {', '.join(among)}" if among else "no system of this run"
         raise _nothing(run, f"{who} has translated {set_name}", hint)
     if systems:

@@ -764,6 +764,9 @@ def test_ensemble_translation_is_analysed_only_without_weights(two):
     for analysis in ("lengths", "examples"):
         rows = two.rows(analysis, systems=["base", name])
         assert {row["system"] for row in rows} == {"base", name}
+    untranslated = "ensemble-own+base"
+    error = two.refused("lengths", DataError, "none of ensemble-own", systems=[untranslated])
+    assert error.hint.startswith("nmtkit translate --system own --system base --ensemble --on test")
     error = two.refused("attention", ConfigError, f"'{re.escape(name)}' is an ens", systems=[name])
     assert "lengths, examples, phrases" in error.hint
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 
 import pytest
 
@@ -228,6 +229,24 @@ def test_damaged_meta_json_is_refused_with_its_path(fake, meta, message):
     write_json(path, {"format": 1, **meta} if meta else meta)
     error = refused(DataError, message, fake.score)
     assert str(error.where) == str(path) and "nmtkit translate --force" in error.hint
+
+
+def test_ensemble_or_outside_translation_that_lacks_the_set_is_not_called_unknown(fake_run):
+    fake = fake_run(sets=("dev", "test"))
+    fake.add_all(a=0.2, b=0.2)
+    for name in ("ensemble-a+b", "outside"):
+        fake.add(name, 0.1, sets=["dev"], trained=False)
+    for name, hint in (
+        ("ensemble-a+b", "nmtkit translate --system a --system b --ensemble --on test"),
+        ("ensemble-b+a", "nmtkit translate --system b --system a --ensemble --on test"),
+        ("outside", f"write it to {fake.run.path}/systems/outside/translate/test/hyp.txt"),
+    ):
+        message = f"'{re.escape(name)}' has no translation of test"
+        for options in ({"systems": [name]}, {"against": name}):
+            error = refused(DataError, message, fake.score, set_names=["test"], **options)
+            assert error.hint.startswith(hint)
+    for name in ("ensemble-a+c", "a+"):
+        refused(ConfigError, "has no system", fake.score, systems=[name])
 
 
 def test_untranslated_systems_are_named_oldest_first_with_the_command_for_the_set(fake_run, stderr):
