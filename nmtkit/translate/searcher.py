@@ -108,20 +108,23 @@ def shared_context_rule(models: Sequence[Model]) -> ContextRule | None:
 
     Raises: ConfigError if the models read different contexts.
     """
-    # A single sentence is the same context under both ways to join several.
-    rules = {
-        replace(rule, join="parallel") if rule.size == 1 and not rule.whole else rule
-        for model in models
-        if (rule := model.context_rule)
-    }
+    rules = {_without_idle_fields(rule) for model in models if (rule := model.context_rule)}
     if len(rules) > 1:
         raise ConfigError(
             "the systems of an ensemble read different contexts",
             where="--ensemble",
             hint="name systems that read the same sentences in the same form (see"
-            " model.context, model.context_size, model.side)",
+            " model.context, model.context_size, model.context_seed, model.side)",
         )
     return rules.pop() if rules else None
+
+
+def _without_idle_fields(rule: ContextRule) -> ContextRule:
+    """Return a rule with the defaults of the fields that do not change which sentences are read."""
+    if rule.kind not in {"random", "foreign"}:  # nothing is drawn
+        rule = replace(rule, seed=ContextRule.seed)
+    # A single sentence is the same context under both ways to join several.
+    return replace(rule, join="parallel") if rule.size == 1 and not rule.whole else rule
 
 
 class Searcher(ABC):

@@ -227,8 +227,12 @@ def test_ensemble_of_models_with_and_without_context_reads_it():
     assert joint.translate_window(["a b", "c"], documents=Documents([0], 2))[1].text == "a b"
 
 
-def test_ensemble_reads_one_sentence_of_context_however_its_models_join_several():
-    rules = ContextRule(join="parallel"), ContextRule()
+@pytest.mark.parametrize(
+    "rules",
+    [(ContextRule(join="parallel"), ContextRule()), (ContextRule(seed=2), ContextRule(seed=3))],
+)
+def test_ensemble_reads_context_if_its_rules_differ_only_in_what_has_no_effect(rules):
+    """One sentence is not joined, and nothing is drawn of the sentences before."""
     joint = ensemble(*(ContextCopier(len(VOCABULARY), rule) for rule in rules))
     assert joint.translate_window(["a b", "c"], documents=Documents([0], 2))[1].text == "a b"
 
@@ -237,6 +241,7 @@ def test_ensemble_reads_one_sentence_of_context_however_its_models_join_several(
     "rules",
     [
         (ContextRule(), ContextRule("next")),
+        (ContextRule("random", seed=2), ContextRule("random", seed=3)),
         # One sentence before it, but the contexts of the whole document.
         (ContextRule(whole=True), ContextRule(join="parallel", whole=True)),
     ],
