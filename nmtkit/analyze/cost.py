@@ -108,10 +108,13 @@ class Cost(PaperAnalysis[CostOptions, Costs]):
         return self.options.measure
 
     def measure(self, study: Study) -> Costs:
-        systems, set_name = study.systems, study.set_name  # refuses an unknown set at once
+        set_name = study.set_name  # refuses an unknown set at once
         if self.options.measure:
+            nobody, hint = "no system can be timed", study.run.train_first
+            study.systems = list(study.each(study.check_trained, nobody, hint))
             # Before the first product, because oneDNN reads this setting then.
-            environment.room_for_products(len(systems))
+            environment.room_for_products(len(study.systems))
+        systems = study.systems
         store = Store(study.run.prep / "train")
         counts = {}
         with console.progress("counting multiply-accumulates", len(systems)) as advance:

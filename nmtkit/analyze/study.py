@@ -116,12 +116,19 @@ class Study:
         """
         from nmtkit.models import checkpoints, loading
 
+        self.check_trained(name)
+        system = self.run.find_system(name)
+        self.checkpoints[name] = list(checkpoints.current(system))
+        return loading.load_system(self.run, system, self.device, precision=precision)
+
+    def check_trained(self, name: str) -> None:
+        """Raise LeftOut if a system has no checkpoint."""
+        from nmtkit.models import checkpoints
+
         system = self.run.find_system(name)
         if not checkpoints.candidates(system.checkpoints):
             hint = f"{system.train_command}, or name the other systems with --system"
             raise LeftOut(f"no checkpoint of '{name}'", where=system.checkpoints, hint=hint)
-        self.checkpoints[name] = list(checkpoints.current(system))
-        return loading.load_system(self.run, system, self.device, precision=precision)
 
     def warn(self, name: str, message: str) -> None:
         """Warn about a system or a set, on stderr and in the notes of the table."""

@@ -5,6 +5,7 @@ import io
 import json
 import os
 import re
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -446,6 +447,17 @@ def test_timed_pass_waits_for_the_gpu_before_and_after(monkeypatch):
 def measured(two, brief):
     """Measure speeds once; return the finding."""
     return two.analyze("cost", measure=True)
+
+
+def test_system_without_checkpoint_is_not_timed(two, brief, stderr):
+    shutil.rmtree(two.run.system("own").checkpoints)
+    finding = two.analyze("cost", measure=True)
+    assert [row["system"] for row in finding["table"]["rows"]] == ["base"]
+    assert [*finding["facts"]["measured"]] == ["base"]
+    assert "left out: own: no checkpoint of 'own'" in stderr()
+    shutil.rmtree(two.run.system("base").checkpoints)
+    error = two.refused("cost", DataError, "no system can be timed", measure=True)
+    assert error.hint.startswith("nmtkit train --system base")
 
 
 def test_measured_costs_are_kept_and_compared_with_a_papers(capsys, two, measured, paper):
