@@ -516,6 +516,8 @@ class MetricsLine(Record):
     dev_loss: float | None = None
     dev_bleu: float | None = None
     signature: str | None = None
+    dev_set: str = ""
+    """Hash of the sentences of dev BLEU; "" in logs of earlier versions."""
 
 
 class BestCheckpoint(Record):

@@ -38,8 +38,9 @@ class Trainings:
 
     Attributes:
         curves: system -> its curves.
-        dev_bleu: system -> how it measured dev BLEU: signatures in the order of the log, and the
-            number of sentences. Systems without dev BLEU are left out.
+        dev_bleu: system -> how it measured dev BLEU: signatures and hashes of the sentences in the
+            order of the log, and the number of sentences by its settings. Systems without dev BLEU
+            are left out.
         levels: levels of BLEU.
     """
 
@@ -55,8 +56,13 @@ class Trainings:
     @property
     def comparable(self) -> bool:
         """True if all systems measured dev BLEU in the same way."""
-        ways = list(self.dev_bleu.values())
-        return all(way == ways[0] and len(way["signatures"]) == 1 for way in ways)
+        ways = self.dev_bleu.values()
+        signatures, dev_sets = (
+            {value for way in ways for value in way[key]} for key in ("signatures", "dev_sets")
+        )
+        # Logs of earlier versions have no hash. A resumed training may have other settings.
+        counts = {way["dev_sentences"] for way in ways if not all(w["dev_sets"] for w in ways)}
+        return max(map(len, (signatures, dev_sets, counts))) <= 1
 
 
 class Convergence(Analysis[ConvergenceOptions, Trainings]):
@@ -89,9 +95,11 @@ class Convergence(Analysis[ConvergenceOptions, Trainings]):
         for name, curve in curves.items():
             if curve.measured:
                 bests.append(max(bleu for _, bleu in curve.measured))
-                signatures = [v.signature for v in curve.dev if v.dev_bleu is not None]
+                with_bleu = [line for line in curve.dev if line.dev_bleu is not None]
+                dev_sets = dict.fromkeys(line.dev_set for line in with_bleu if line.dev_set)
                 dev_bleu[name] = {
-                    "signatures": list(dict.fromkeys(signatures)),
+                    "signatures": list(dict.fromkeys(line.signature for line in with_bleu)),
+                    "dev_sets": list(dev_sets),
                     "dev_sentences": run.system(name).read_config().train.get("dev_sentences")
                     or "all",
                 }

@@ -90,6 +90,7 @@ class Validation:
             "dev_perplexity": perplexity(self.loss),
             "dev_bleu": self.bleu,
             "signature": self.signature,
+            "dev_set": self.dev_set,
             "loss_seconds": round(self.loss_seconds, 2),
             "bleu_seconds": round(self.bleu_seconds, 2),
         }

@@ -46,8 +46,9 @@ def train(step, seconds=60.0, updates=50, **more):
     }
 
 
-def dev(step, bleu, loss=2.0, signature=SIGNATURE):
-    return {"step": step, "kind": "dev", "dev_loss": loss, "dev_bleu": bleu, "signature": signature}
+def dev(step, bleu, loss=2.0, **values):
+    line = {"step": step, "kind": "dev", "dev_loss": loss, "dev_bleu": bleu}
+    return line | {"signature": SIGNATURE} | values
 
 
 def log(path, records):
@@ -333,6 +334,20 @@ def test_dev_bleu_of_different_numbers_of_sentences_is_warned_of(trained, analyz
     write_toml(trained.run.system("fast").config, config)
     analyze("base", "fast")
     assert "was measured in several ways" in stderr()
+
+
+@pytest.mark.parametrize(
+    ("first", "resumed", "warned"), [("a", "b", True), ("a", "a", False), ("b", "b", True)]
+)
+def test_dev_bleu_of_other_sentences_before_a_resume_is_warned_of(
+    trained, analyze, stderr, first, resumed, warned
+):
+    """The settings have only the number of sentences of the last call."""
+    for name, dev_sets in (("base", "aa"), ("fast", first + resumed)):
+        lines = [dev(50 * i, 3.0, dev_set=of) for i, of in enumerate(dev_sets, 1)]
+        log(trained.run.system(name).metrics, [train(50), *lines])
+    analyze("base", "fast")
+    assert ("was measured in several ways" in stderr()) == warned
 
 
 @pytest.mark.parametrize(
