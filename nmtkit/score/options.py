@@ -17,7 +17,7 @@ class ScoreOptions(Options):
     """Translations to score, one file a system (- for stdin), against --ref."""
     against: str | None = option(None, "NAME")
     """The baseline for differences and significance (default: the system trained first, or the
-    first HYP)."""
+    first HYP). The name of a group of training seeds stands for the first of its systems."""
     by_length: bool = option(False)
     """Also print scores by source length: BLEU, and the metrics that are asked for. Later calls
     keep these tables up to date."""

@@ -40,6 +40,7 @@ from nmtkit.score.stored_scores import ScoredFrom, Scores, SeedGroup
 from nmtkit.score.translations import (
     NOT_THE_SEARCH,
     cautions_on,
+    current_translations,
     described,
     lines_of,
     older_checkpoints,
@@ -84,10 +85,26 @@ def score(run: Run, **values: Any) -> None:
         check_paths(options, "{set}", [text_set.name for text_set in text_sets])
         translations = []
         for text_set in text_sets:
-            folders = translated_systems(run, text_set, options.systems, options.against)
+            against = _baseline(run, text_set, options)
+            folders = translated_systems(run, text_set, options.systems, against)
             check_paths(options, "{system}", list(folders))
-            translations.append((text_set, folders))
-        print_results([_score_set(run, *each, options, printed) for each in translations], options)
+            of_set = options.model_copy(update={"against": against})
+            translations.append((text_set, folders, of_set))
+        print_results([_score_set(run, *each, printed) for each in translations], options)
+
+
+def _baseline(run: Run, text_set: TextSet, options: ScoreOptions) -> str | None:
+    """Return the system that --against names; for a group of training seeds its first system."""
+    name, folders = options.against, current_translations(run, text_set.name)
+    if name is None or name in folders or run.can_translate(name):
+        return name
+    for by_name in (True, False) if options.group_by == "name" else (False, True):
+        for group in _seed_groups(run, folders, by_name):
+            if group.name == name:
+                first = group.systems[0]
+                console.say(f"{text_set.name}: the baseline is '{first}', the first of '{name}'")
+                return first
+    return name
 
 
 def _score_set(

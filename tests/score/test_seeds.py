@@ -306,6 +306,17 @@ def test_groups_have_names_systems_seeds_and_spread(grouped):
     assert spread["deviation"] == pytest.approx(statistics.stdev(values))
 
 
+@pytest.mark.parametrize("grouping", ["seed", "name"])
+def test_baseline_may_be_named_by_its_group(fake_run, stderr, grouping):
+    fake = fake_run(count=40)
+    for name in ("a-s1", "b-s1", "a-s2", "b-s2"):
+        fake.add(name, 0.2, seed=int(name[-1]), variant=f"toy-{name[0]}")
+    fake.score(against="b", group_by=grouping)
+    assert fake.result()["baseline"] == "b-s1" and fake.result()["seeds"]["baseline"] == "b"
+    assert "test: the baseline is 'b-s1', the first of 'b'" in stderr()
+    refused(ConfigError, "has no system 'c'", fake.score, against="c", group_by=grouping)
+
+
 def test_groups_have_differences_to_the_baselines_mean_and_holms_p(grouped):
     _, (_, new, other), bleu = grouped
     ours, theirs = ([bleu[name].value for name in names] for names in (NEW, BASE))
