@@ -10,6 +10,7 @@ import zipfile
 from types import SimpleNamespace
 
 import pytest
+import zstandard
 
 from nmtkit.corpora import archives
 from nmtkit.errors import DataError, EnvironmentProblem
@@ -22,12 +23,17 @@ FILES = {
     "other/README": b"?\n" * 10,
 }
 ZEROS = bytes(3_000_000)
-KINDS = ["zip", "tar", "tgz", "tar.xz", "tar.bz2"]
+KINDS = ["zip", "tar", "tgz", "tar.xz", "tar.bz2", "tar.zst"]
 
 
 def make(kind, folder, members):
     """Write an archive and return its path."""
-    return (zipped if kind == "zip" else tarball)(folder / f"x.{kind}", members)
+    path = folder / f"x.{kind}"
+    if kind != "tar.zst":  # tarfile does not write it
+        return (zipped if kind == "zip" else tarball)(path, members)
+    plain = tarball(path.with_suffix(".tar"), members).read_bytes()
+    path.write_bytes(zstandard.ZstdCompressor(write_checksum=True).compress(plain))
+    return path
 
 
 def special(name, kind, target=""):
@@ -253,7 +259,7 @@ def test_archive_that_is_cut_short_is_refused(tmp_path, folder, kind, bytes_left
     assert error.where == str(archive)
 
 
-@pytest.mark.parametrize("kind", ["zip", "tgz", "tar.xz"])
+@pytest.mark.parametrize("kind", ["zip", "tgz", "tar.xz", "tar.zst"])
 def test_flipped_bits_are_refused(tmp_path, folder, kind):
     archive = make(kind, tmp_path, {"a.de": os.urandom(5000)})
     data = bytearray(archive.read_bytes())
