@@ -174,9 +174,9 @@ def test_real_text_comes_back_except_for_spaces_around_quotes(shared, prep):
 
 
 def test_line_of_a_hundred_thousand_tokens_comes_back(prep):
-    start = time.perf_counter()
+    start = time.process_time()  # other work on the machine does not count
     side = TextSide.load(prep, "src")
     subwords = side.encode("The engineer's number, well-known @@ &apos; " * 17_000)
     assert len(side.surface(subwords).split()) > 100_000
     assert side.decode(subwords).count("engineer's number") == 17_000
-    assert time.perf_counter() - start < 20  # in quadratic time it would take many minutes
+    assert time.process_time() - start < 20  # in quadratic time it would take many minutes
