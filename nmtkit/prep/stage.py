@@ -222,8 +222,8 @@ def _explaining(run: Run, work: Path) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        kept = f"what is finished is in {work}; the same command goes on"
-        raise KeyboardInterrupt(kept if work.exists() else "nothing was kept") from None
+        message = f"what is finished is in {work}; the same command goes on"
+        raise KeyboardInterrupt(message if work.exists() else "nothing was kept") from None
     except OSError as error:
         raise files.unwritable(Path(error.filename or run.path), error) from error
 

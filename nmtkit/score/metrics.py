@@ -26,7 +26,7 @@ from nmtkit.score import counts, formulas
 from nmtkit.score.formulas import Formula
 from nmtkit.score.scripts import Mteval, References, multi_bleu
 from nmtkit.text.chinese import CODES
-from nmtkit.text.scripts import without_region
+from nmtkit.text.scripts import language_subtag
 from nmtkit.text.side import TextSide
 from nmtkit.text.tokenizer import UNSPACED_LANGUAGES, usual_tokenizer
 
@@ -125,7 +125,7 @@ def has_words(refs: References) -> bool:
 
 def own_tokenizer(lang: str) -> str:
     """Return the tokenizer of a language, by its code with any region or script."""
-    return TOKENIZERS.get(without_region(lang), WESTERN)
+    return TOKENIZERS.get(language_subtag(lang), WESTERN)
 
 
 def tokenizer_for(lang: str, tokenized: bool = False) -> tuple[str, str | None]:

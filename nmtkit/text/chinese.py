@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from nmtkit import files
-from nmtkit.text.scripts import SCRIPTS, without_region
+from nmtkit.text.scripts import SCRIPTS, language_subtag
 
 CODES = frozenset(code for code, names in SCRIPTS.items() if names == ["Chinese"])
 """Codes of Chinese."""
@@ -30,7 +30,7 @@ _OPENING = frozenset("([{")
 
 def is_chinese(lang: str) -> bool:
     """True for a language code of Chinese in any region and script (zh, zh-TW, zho_Hans, cmn)."""
-    return without_region(lang) in CODES
+    return language_subtag(lang) in CODES
 
 
 @functools.cache

@@ -28,7 +28,7 @@ import re
 import unicodedata
 from typing import Any
 
-from nmtkit.text.scripts import without_region
+from nmtkit.text.scripts import language_subtag
 from nmtkit.text.words import CACHED_WORDS, Numbers
 
 _CODES = (
@@ -70,7 +70,7 @@ def languages() -> frozenset[str]:
 
 def language_code(code: str) -> str:
     """Return the code of Moses' rules for a language: en for en-US, eng and eng_Latn."""
-    code = without_region(code)
+    code = language_subtag(code)
     return _TWO_LETTERS.get(code, code)
 
 

@@ -87,8 +87,8 @@ SUBTAGS = {
 SCRIPTS = {code: names.split() for names, codes in LANGUAGES.items() for code in codes.split()}
 
 
-def without_region(lang: str) -> str:
-    """Return a language code in small letters, without its region and script: zh for zh-TW."""
+def language_subtag(lang: str) -> str:
+    """Return the first part of a language code in small letters: zh for zh-TW and zh-Hant-TW."""
     return re.split("[-_]", lang.lower())[0]
 
 

@@ -11,7 +11,7 @@ from typing import Literal
 from nmtkit.settings import PrepSettings
 from nmtkit.text import chinese
 from nmtkit.text.moses import Moses
-from nmtkit.text.scripts import SCRIPTS, UNSPACED_LETTERS, without_region
+from nmtkit.text.scripts import SCRIPTS, UNSPACED_LETTERS, language_subtag
 from nmtkit.text.words import Numbers
 
 Name = Literal["moses", "jieba", "characters", "none", "raw"]
@@ -111,7 +111,7 @@ def unspaced(lang: str) -> str | None:
     """Return the name of a language in `UNSPACED_LANGUAGES`, also for a code with a region; None
     for any other language.
     """
-    return UNSPACED_LANGUAGES.get(without_region(lang))
+    return UNSPACED_LANGUAGES.get(language_subtag(lang))
 
 
 def make_tokenizer(
