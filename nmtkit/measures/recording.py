@@ -69,18 +69,20 @@ def sides(model: Model) -> Sites:
     Warns of an attention without an axis of heads, and leaves it out.
     """
     names = dict(zip(PROBE, ("source", "target"), strict=True))
-    found: Sites = {}
+    sites: Sites = {}
     for recorded in look(model, made_up(PROBE, device_of(model))).values():
         for site, weights in recorded.items():
+            if weights.dim() not in (3, 4):
+                continue
             ends = names.get(weights.size(-2), ""), names.get(weights.size(-1), "")
             if weights.dim() == 4:
-                found[site] = ends
-            elif weights.dim() == 3 and all(ends) and not site.endswith(NO_WEIGHTS):
+                sites[site] = ends
+            elif all(ends) and not site.endswith(NO_WEIGHTS):
                 console.warn(
                     f"attention '{site}' left out: record its weights as (B, H, queries, keys),"
                     " H = 1 without heads (nmtkit/nn/capture.py)"
                 )
-    return found
+    return sites
 
 
 def cross_sites(model: Model) -> list[str]:
