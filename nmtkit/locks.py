@@ -23,8 +23,6 @@ UNWRITABLE = files.UNWRITABLE | {errno.EACCES, errno.EPERM}
 """Errors of a folder that cannot be written."""
 TRACES = {".lock", "history.jsonl"}
 """Files of a folder in which a command has failed before it wrote anything else."""
-WITHOUT_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
-"""Errors of a file system without locks."""
 
 
 @contextlib.contextmanager
@@ -141,16 +139,16 @@ def take_lock(stream: IO[Any], kind: int) -> bool | None:
     """Take a lock of fcntl if nobody holds it.
 
     Returns: True if the lock is taken, False if somebody holds it; None, after a warning, if the
-        file system has no locks, as on some clusters.
+        file system cannot lock, as on some clusters. Each system has its own errors for that.
     """
     try:
         fcntl.flock(stream, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
     except OSError as error:
-        if error.errno not in WITHOUT_LOCKS:
-            return False
         console.warn_once(
-            f"the file system of {stream.name} has no locks ({error.strerror}): do not start two"
-            " commands that write the same files"
+            f"cannot lock {stream.name} ({error.strerror}): do not start two commands that write"
+            " the same files"
         )
         return None
     return True
