@@ -271,11 +271,18 @@ class Run:
             name: its name.
             new: True for a system to be trained. Its name begins with a letter or a digit, and has
                 only letters, digits, '-', '_' and '.'. ('+' joins the names of an ensemble.)
-        Raises: ConfigError for a name that is not a plain folder name.
+        Raises: ConfigError for a name that is not a plain folder name, and for a new name that
+            differs from the name of another system only in case: on a Mac, both are one folder.
         """
         if not (names.is_new_name if new else names.is_name)(name):
             raise ConfigError(f"{name!r} cannot name a system", where="--system", hint=names.HINT)
-        return System(self.path / "systems" / name)
+        systems = self.path / "systems"
+        known = {path.name for path in systems.glob("*")} if new else set()
+        alike = {other for other in known if other.casefold() == name.casefold()}
+        if alike and name not in alike:
+            message = f"'{name}' and the system '{min(alike)}' differ only in case"
+            raise ConfigError(message, where="--system", hint="take another name")
+        return System(systems / name)
 
     def systems(self) -> list[System]:
         """Return the systems that have a config, oldest first. The oldest is the baseline."""

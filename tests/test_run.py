@@ -88,6 +88,16 @@ def test_valid_names_of_new_systems_are_accepted(tmp_path, name):
     assert Run(tmp_path).system(name, new=True) == Run(tmp_path).system(name)
 
 
+def test_systems_whose_names_differ_only_in_case_would_share_a_folder_on_a_mac(tmp_path):
+    run = Run(tmp_path)
+    (tmp_path / "systems" / "größe").mkdir(parents=True)
+    message = "'GRÖSSE' and the system 'größe' differ only in case"
+    refused(ConfigError, message, run.system, "GRÖSSE", new=True)
+    assert run.system("größe", new=True).name == "größe"
+    (tmp_path / "systems" / "GRÖSSE").mkdir()  # from an earlier nmtkit
+    assert run.system("GRÖSSE", new=True).name == "GRÖSSE"
+
+
 def test_translations_of_an_ensemble_have_a_folder_of_their_own(tmp_path):
     folder = Run(tmp_path).system("ensemble-a+b").translation("test")
     assert folder == tmp_path / "systems" / "ensemble-a+b" / "translate" / "test"
