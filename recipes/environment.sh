@@ -15,7 +15,7 @@ nmtkit_environment() {
     esac
     echo "installing nmtkit into $venv" >&2
     if [ ! -x "$venv/bin/python" ]; then
-      "${PYTHON:-python3}" -c 'import sys; sys.exit("nmtkit needs Python 3.11 or newer, this is " + sys.version.split()[0] if sys.version_info < (3, 11) else 0)' || return 1
+      "${PYTHON:-python3}" -c 'import sys; sys.exit("nmtkit needs Python 3.11 or newer, this is " + sys.version.split()[0] + "; name a newer one: PYTHON=python3.12" if sys.version_info < (3, 11) else 0)' || return 1
       "${PYTHON:-python3}" -m venv "$venv" || return 1
       venv=$(cd "$venv" && pwd -P) || return 1
     fi

@@ -108,3 +108,15 @@ def test_virtual_environment_of_another_checkout_or_version_is_not_used(
     script = ["bash", "-c", f"set -euo pipefail; source {ROOT}/recipes/environment.sh"]
     done = subprocess.run(script, env=variables, capture_output=True, text=True, check=False)
     assert done.returncode == 1 and message in done.stderr
+
+
+def test_too_old_python_of_a_mac_is_refused_with_the_way_to_name_another(tmp_path):
+    old = tmp_path / "python"
+    version = "import sys; sys.version_info, sys.version = (3, 9, 6), '3.9.6 (default)'"
+    old.write_text(f'#!/bin/sh\nexec "{sys.executable}" -c "{version}; $2"\n')
+    old.chmod(0o755)
+    variables = {**os.environ, "NMTKIT_VENV": str(tmp_path / "new"), "PYTHON": str(old)}
+    script = ["bash", "-c", f"source {ROOT}/recipes/environment.sh"]
+    done = subprocess.run(script, env=variables, capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and not (tmp_path / "new").exists()
+    assert "this is 3.9.6; name a newer one: PYTHON=python3.12" in done.stderr
