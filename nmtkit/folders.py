@@ -19,6 +19,12 @@ reads these paths from the folder.
 """
 NOT_OURS = "not-of-nmtkit-"
 """Prefix of a folder that keeps the user's files after nmtkit has removed their folder."""
+FINDER = ".DS_Store"
+"""A file that a Mac writes into a folder that somebody looks at."""
+STILL_OPEN = ".nfs"
+"""The beginning of the name that a network disk gives to a removed file as long as a process reads
+it. Until then it can be neither removed nor moved.
+"""
 
 
 def unchanged(folder: Path, hashes: Mapping[str, str]) -> set[str]:
@@ -56,7 +62,8 @@ def remove_owned(folder: Path, owned: Owned) -> None:
 
     def is_owned(path: Path) -> bool:
         place = "/" / path.relative_to(folder)
-        return str(place)[1:] in names or any(map(place.match, patterns))
+        named = str(place)[1:] in names or any(map(place.match, patterns))
+        return path.name == FINDER or (named and not path.name.startswith(STILL_OPEN))
 
     for parent, folders, entries in os.walk(folder, topdown=False):
         inner = Path(parent)
@@ -144,14 +151,23 @@ def _retire(older: Path, final: Path, owned: Owned) -> None:
     """
     remove_owned(older, owned)
     for path in sorted(older.rglob("*")):  # a folder before what is in it
-        target = final / path.relative_to(older)
-        if os.path.lexists(path) and target.parent.is_dir() and not target.exists():
+        target, stays = final / path.relative_to(older), path.name.startswith(STILL_OPEN)
+        if not stays and os.path.lexists(path) and target.parent.is_dir() and not target.exists():
             os.replace(path, target)
     for parent, _, _ in os.walk(older, topdown=False):
         with contextlib.suppress(OSError):  # it has files that `final` has too
             Path(parent).rmdir()
-    if older.exists():
-        keep_files_of_user(older, final.parent)
+    _keep_rest(older, final.parent)
+
+
+def _keep_rest(folder: Path, place: Path) -> None:
+    """Keep what is left in a removed folder: files of the user. If a file in it is still open, the
+    folder stays for the next removal.
+    """
+    with contextlib.suppress(OSError):  # it is not empty
+        folder.rmdir()
+    if folder.exists() and not any(folder.rglob(f"{STILL_OPEN}*")):
+        keep_files_of_user(folder, place)
 
 
 def keep_files_of_user(folder: Path, place: Path) -> None:
@@ -168,8 +184,7 @@ def remove_folder(folder: Path, owned: Owned, place: Path) -> None:
     """
     remove_unfinished(folder)
     remove_owned(folder, owned)
-    if folder.exists():
-        keep_files_of_user(folder, place)
+    _keep_rest(folder, place)
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ import math
 import signal
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import InitVar, dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -97,12 +97,12 @@ class Trainer:
     about: dict[str, Any]
     validator: Validator | None
     ranks: Ranks
-    moments: Mapping[str, Tensor]
+    moments: InitVar[Mapping[str, Tensor]]
     opening: list[str]
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, moments: Mapping[str, Tensor]) -> None:
         state = self.state
-        self.averages = Averages(self.model, self.settings.ema, self.moments)
+        self.averages = Averages(self.model, self.settings.ema, moments)
         place = state.epoch, state.window, state.index
         self.updates = Updates(self.store, self.settings, *place)
         self.gradients = Gradients(

@@ -294,6 +294,36 @@ def test_empty_folders_of_the_user_are_kept(tmp_path):
     ]
 
 
+def test_removed_file_that_is_still_open_on_a_network_disk_is_no_file_of_the_user(tmp_path, stderr):
+    """NFS calls it .nfs…; removing it fails, so its folder stays until the next removal."""
+    older, final, step = (tmp_path / name for name in ("older", "final", "step-00000003"))
+    for path in (
+        older / "text/a.src",
+        older / "text/.nfs01",
+        final / "text/a.src",
+        step / ".nfs02",
+    ):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    for is_open in (True, False):
+        folders._retire(older, final, ["text/*"])
+        folders.remove_folder(step, ["*"], tmp_path)
+        opened = sorted(tmp_path.rglob(".nfs*"))
+        assert opened == [older / "text/.nfs01", step / ".nfs02"][: 2 * is_open]
+        for path in opened:
+            path.unlink()
+    assert list(tmp_path.rglob("*")) == [final, final / "text", final / "text/a.src"]
+    assert not stderr()
+
+
+def test_file_of_a_macs_finder_goes_with_its_folder(tmp_path, stderr):
+    (folder := tmp_path / "step-00000003").mkdir()
+    for name in (".DS_Store", "state.json"):
+        (folder / name).touch()
+    folders.remove_folder(folder, ["state.json"], tmp_path)
+    assert not list(tmp_path.iterdir()) and not stderr()
+
+
 def test_folders_beside_prep_and_notes_in_prep_are_kept(demo):
     """nmtkit removes only folders with names that it gave itself."""
     run, whole = demo, content(demo.prep)

@@ -7,6 +7,7 @@ import random
 import signal
 import subprocess
 import sys
+import weakref
 from types import SimpleNamespace
 
 import numpy as np
@@ -17,7 +18,7 @@ from safetensors.torch import load_file
 from nmtkit.errors import Interrupted
 from nmtkit.models import checkpoints
 from nmtkit.nn.dropout import dropout, seed_everything
-from nmtkit.train import best, loop
+from nmtkit.train import best, loop, saving
 from nmtkit.train import loss as losses
 from nmtkit.train.optimizer import OptimizerStep
 from nmtkit.train.stage import train
@@ -318,3 +319,24 @@ def test_resuming_on_another_machine_tries_whole_batches_again(run, monkeypatch)
     monkeypatch.setattr("nmtkit.nn.hardware._name", lambda device: "a machine with more memory")
     go(run)
     assert state_of(run)["split_from"] is None
+
+
+def test_resumed_training_lets_go_of_the_checkpoint_that_it_has_read(run, monkeypatch):
+    """The checkpoint's files are mapped: they would fill memory, and a network disk could not remove
+    them.
+    """
+    go(run, "train.max_steps=5")
+    read, newest, live = [], saving.newest, []
+
+    def noted(system):
+        result = newest(system)
+        read.extend(weakref.ref(tensor) for part in result[:2] for tensor in part.values())
+        return result
+
+    def trains(trainer):
+        live.extend(reference for reference in read if reference() is not None)
+
+    monkeypatch.setattr(saving, "newest", noted)
+    monkeypatch.setattr(loop.Trainer, "run", trains)
+    go(run)
+    assert read and not live
