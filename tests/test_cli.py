@@ -25,6 +25,7 @@ from nmtkit.settings import STAGES, TrainSettings, build, load_config, load_pres
 from tests.manifests import edit, read_json
 from tests.processes import python
 from tests.refused import refused
+from tests.systems import needs_dev_full
 from tests.terminal import terminal
 
 TINY = (
@@ -617,7 +618,7 @@ def test_ctrl_c_before_parsing_prints_one_line():
     assert done.stderr == "nmtkit: stopped\n"
 
 
-@pytest.mark.parametrize("stream", ["", "2>&-", "2>/dev/full"])
+@pytest.mark.parametrize("stream", ["", "2>&-", pytest.param("2>/dev/full", marks=needs_dev_full)])
 def test_ctrl_c_during_imports_prints_one_line(tmp_path, stream):
     code = """
 import sys
@@ -638,6 +639,7 @@ main()
     )
 
 
+@needs_dev_full
 @pytest.mark.parametrize(
     "arguments",
     [

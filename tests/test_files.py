@@ -15,6 +15,7 @@ from nmtkit import files, folders
 from nmtkit.errors import DataError, EnvironmentProblem
 from tests.full_disk import full_disk
 from tests.refused import refused
+from tests.systems import needs_dev_full
 
 TEXT = "eins\u2028zwei\x85drei\x0cvier\n\nfünf\r\nno newline at the end"
 LINES = ["eins\u2028zwei\x85drei\x0cvier", "", "fünf\r", "no newline at the end"]
@@ -165,6 +166,7 @@ def test_file_system_without_modes_and_folder_fsync_is_supported(tmp_path, monke
     files.sync_folder(tmp_path)
 
 
+@needs_dev_full
 def test_full_device_is_noticed_in_write_and_at_the_flush(tmp_path, monkeypatch):
     """On a device without space a long text fails in write, a short text at the flush."""
     fdopen = os.fdopen

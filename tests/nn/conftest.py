@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from nmtkit.nn import private
 from tests.train.conftest import one_thread  # noqa: F401
 
 
@@ -16,6 +17,13 @@ def default_path():
 
 
 @pytest.fixture
-def onednn(default_path):
+def packs():
+    """Skip a test of packed weights if this torch has none, as on a Mac."""
+    if not private.has_packed_products():
+        pytest.skip("this torch comes without oneDNN")
+
+
+@pytest.fixture
+def onednn(packs, default_path):
     """Float32 products of oneDNN."""
     torch.set_float32_matmul_precision("medium")

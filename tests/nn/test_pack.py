@@ -77,10 +77,10 @@ def test_packed_weights_are_unused_with_gradients_or_other_types(onednn):
 
 @pytest.mark.parametrize("long_vectors", [True, False])
 def test_weights_are_packed_only_on_a_cpu_with_long_vectors(
-    default_path, monkeypatch, long_vectors
+    packs, default_path, monkeypatch, long_vectors
 ):
     """Other CPUs multiply faster without."""
-    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: long_vectors)
+    monkeypatch.setattr(private, "multiplies_bfloat16", lambda: long_vectors)
     layer = Linear(24, 40)
     pack(layer)
     assert (layer.packed is not None) == long_vectors
@@ -101,7 +101,7 @@ def test_every_product_of_a_transformer_is_packed(onednn):
 @pytest.fixture(params=["this CPU", "a CPU without products of 16 bits"])
 def any_cpu(request, monkeypatch):
     if request.param != "this CPU":
-        monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: False)
+        monkeypatch.setattr(private, "multiplies_bfloat16", lambda: False)
 
 
 @pytest.mark.parametrize("path", ["medium", "highest"])

@@ -19,6 +19,7 @@ from nmtkit.translate import output, stage, translator
 from nmtkit.translate.stage import translate
 from nmtkit.translate.systems import choose
 from tests.manifests import read_json, write_best, write_json
+from tests.systems import workers_only
 
 
 def test_every_system_translates_every_set_into_its_folder(run, capsys):
@@ -266,6 +267,7 @@ def test_forced_scores_of_a_set_read_its_spans(run, monkeypatch):
     assert spans == [[i + 1] for i in range(len(LINES))]
 
 
+@workers_only
 def test_set_is_written_in_order_when_workers_are_ahead(run, monkeypatch):
     monkeypatch.setattr("nmtkit.translate.windows.WINDOW", 3)
     expected = (translated(run, nbest=2) / "nbest.jsonl").read_bytes()

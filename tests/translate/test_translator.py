@@ -7,7 +7,6 @@ import math
 import multiprocessing
 import os
 import random
-import sys
 from collections import Counter
 from types import SimpleNamespace
 
@@ -25,12 +24,9 @@ from nmtkit.translate import translator as translator_module
 from nmtkit.translate.searcher import sentences_at_once
 from nmtkit.translate.translator import Translator, Window
 from nmtkit.translate.windows import windowed
+from tests.systems import workers_only
 from tests.toy_recurrent import ToyRecurrent
 from tests.word_side import WordSide
-
-linux_only = pytest.mark.skipif(
-    not sys.platform.startswith("linux"), reason="only Linux has workers"
-)
 
 
 class LengthRecorder(ToyRecurrent):
@@ -176,7 +172,7 @@ def reading_translator(monkeypatch):
     return counting
 
 
-@linux_only
+@workers_only
 @pytest.mark.parametrize("settings", [{}, {"nbest": 2}, {"max_source": 3}])
 def test_workers_encode_and_decode_large_windows_only(settings, reading_translator):
     lines = random_lines(50, seed=4)
@@ -189,7 +185,7 @@ def test_workers_encode_and_decode_large_windows_only(settings, reading_translat
         assert 0 < together.src_side.calls < 40
 
 
-@linux_only
+@workers_only
 def test_killed_reading_worker_is_reported_and_reading_ends_its_workers(reading_translator):
     lines, reader = random_lines(50, seed=4), reading_translator()
     before = set(multiprocessing.active_children())
@@ -227,7 +223,7 @@ def events(monkeypatch):
     return names
 
 
-@linux_only
+@workers_only
 def test_workers_read_the_next_window_and_write_the_last_one_during_a_search(events):
     letter_translator, lines = (
         translator(),
@@ -251,7 +247,7 @@ def test_workers_read_the_next_window_and_write_the_last_one_during_a_search(eve
     assert scores[0] == pytest.approx(scores[1], rel=1e-12)
 
 
-@linux_only
+@workers_only
 def test_workers_end_when_the_reader_of_translations_fails(events):
     letters, before = translator(), set(multiprocessing.active_children())
     windows = map(Window, windowed(random_lines(20, seed=4), 5))
