@@ -445,6 +445,7 @@ def matmul_precision():
     ],
 )
 def test_processor_decides_the_arithmetic(maker, flags, matmul, precision, monkeypatch):
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: True)
     info = {"vendor_id": maker, "model name": "a CPU"}
     info["Features" if "asimd" in flags else "flags"] = flags
     monkeypatch.setattr(hardware, "_cpu_info", lambda key: info.get(key, ""))
@@ -454,6 +455,9 @@ def test_processor_decides_the_arithmetic(maker, flags, matmul, precision, monke
     assert (found.matmul, found.precision) == (matmul, precision)
     assert tested == {matmul} - {"highest"}
     assert hardware.choose("cpu", width=64).precision == "float32"
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
+        assert hardware.choose("cpu").precision == "float32"
     assert torch.get_float32_matmul_precision() == matmul
     monkeypatch.setattr(hardware, "_is_float32", lambda path: False)
     assert hardware.choose("cpu").matmul == "highest"
