@@ -8,6 +8,9 @@ import pytest
 workers_only = pytest.mark.skipif(
     not sys.platform.startswith("linux"), reason="only Linux has workers"
 )
+forks_only = pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="only a forked worker has what a test replaces"
+)
 needs_dev_full = pytest.mark.skipif(
     not Path("/dev/full").exists(), reason="only Linux has this full device"
 )

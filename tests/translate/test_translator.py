@@ -423,6 +423,7 @@ def test_error_in_a_worker_is_raised_with_its_place_and_hint():
     assert (error.value.where, error.value.hint) == ("chunk 2", "change it")
 
 
+@workers_only
 def test_killed_worker_raises_environment_problem():
     with pytest.raises(EnvironmentProblem, match="killed"):
         list(workers.mapped(lambda chunk: os._exit(9), [0, 1], 2))
