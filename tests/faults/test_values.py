@@ -85,7 +85,7 @@ def nothing_takes_long():
 @pytest.fixture
 def no_files(tmp_path, monkeypatch):
     """Paths that are no text files, by kind."""
-    paths = {"zero": Path("/dev/zero"), "full": Path("/dev/full"), "folder": tmp_path / "folder"}
+    paths = {"zero": Path("/dev/zero"), "folder": tmp_path / "folder"}
     paths["folder"].mkdir()
     os.mkfifo(tmp_path / "pipe")
     listening = socket.socket(socket.AF_UNIX)
