@@ -180,7 +180,8 @@ class Reader:
         return (sums[:, :-1] / sums[:, -1:]).view(fields)[:, 0]
 
     def file(self, folder: Path, task: Task) -> Path:
-        """Return the file with the vectors of a task's sentences; write it if it is missing.
+        """Return the file with the vectors of a task's sentences; write it if it is missing or
+        damaged.
 
         Outdated vectors of the same sentences are removed.
 
@@ -189,7 +190,7 @@ class Reader:
         """
         prefix = f"{task.name}.{task.digest[:16]}.layer{self.layer}."
         path = folder / self.name / f"{prefix}{self.key[:16]}.npy"
-        if not path.is_file():
+        if not _is_whole(path):
             vectors = self.vectors(task.sentences)
             for outdated in path.parent.glob(f"{glob.escape(prefix)}*.npy"):
                 files.remove(outdated)
@@ -197,6 +198,15 @@ class Reader:
         # Stored vectors load no model, which would note its checkpoints.
         self.study.checkpoints[self.name] = list(self.weights)
         return path
+
+
+def _is_whole(path: Path) -> bool:
+    """True if a file has vectors. Warn of a damaged file."""
+    try:
+        return path.is_file() and len(load(path)) > 0
+    except (ValueError, EOFError) as error:
+        console.warn(f"{path} is damaged and computed again ({error})")
+        return False
 
 
 def load(path: Path) -> Vectors:

@@ -1,5 +1,6 @@
 """Probing: sentence vectors against encoding one by one, vectors kept on disk, and the analysis."""
 
+import os
 from collections import Counter
 
 import numpy as np
@@ -190,6 +191,18 @@ def test_new_checkpoint_replaces_only_the_vectors_of_its_system_tasks_and_layer(
     assert counted == {"base": 240, "other": 360}
     assert len(stored()) == len(before) == 4 and len(stored() - before) == 2
     assert classifiers["base"] != classifiers["other"]
+
+
+@pytest.mark.parametrize("bytes_left", [0, 20, 200])
+def test_damaged_vectors_are_computed_again(analysed, probe, tmp_path, counted, stderr, bytes_left):
+    analysed.system()
+    folder = probe_files(tmp_path / "probes", tasks=["own"])
+    before = probe(folder)
+    (stored,) = (analysed.folder("probing") / ".features" / "base").iterdir()
+    os.truncate(stored, bytes_left)
+    again = probe(folder, force=True)
+    assert counted == {"base": 120} and again["table"] == before["table"]
+    assert f"{stored} is damaged and computed again" in stderr()
 
 
 def test_key_of_stored_vectors_depends_on_settings_and_preparation(analysed):
