@@ -211,6 +211,10 @@ class Run:
             raise DataError(message, where=self.path, hint=hint)
         return load(Manifest, path)
 
+    @property
+    def _prepare_again(self) -> str:
+        return f"prepare {self.path} again: {Manifest.again}"
+
     def check_files(self, hashes: Mapping[str, str]) -> None:
         """Check files of the prepared corpus.
 
@@ -222,8 +226,7 @@ class Run:
             path, has = self.prep / name, "another" if hashes[name] else "no"
             changed = f"has changed since it was prepared: manifest.json has {has} checksum"
             problem = changed if path.is_file() else "is missing"
-            hint = f"prepare {self.path} again: {Manifest.again}"
-            raise DataError(f"{name} {problem}", where=path, hint=hint)
+            raise DataError(f"{name} {problem}", where=path, hint=self._prepare_again)
 
     def sets(self, split: str | None = None) -> list[TextSet]:
         """Return the prepared sets, of one split or all, in the order of the manifest."""
@@ -247,13 +250,18 @@ class Run:
         return sets[name]
 
     def check_text(self, set_name: str) -> None:
-        """Raise ConfigError for a set whose text the run does not keep, like the training set."""
-        if not (text := self.source(set_name)).is_file():
-            raise ConfigError(
-                f"the run keeps no text of the set '{set_name}'",
-                where=text,
-                hint="name a test set or dev with --on",
-            )
+        """Raise ConfigError for the training set, whose text the run does not keep; DataError if
+        the source text of another set is missing or has another number of lines.
+        """
+        text_set, text = self.text_set(set_name), self.source(set_name)
+        if not text.is_file():
+            message = f"the run keeps no text of the set '{set_name}'"
+            if text_set.split == "train":
+                raise ConfigError(message, where=text, hint="name a test set or dev with --on")
+            raise DataError(f"{text.name} is missing", where=text, hint=self._prepare_again)
+        if (lines := files.count_lines(text)) != text_set.lines:
+            message = f"{lines:,} lines, but {text_set.lines:,} were prepared"
+            raise DataError(message, where=text, hint=self._prepare_again)
 
     def source(self, set_name: str) -> Path:
         """Return the path of the raw source text of a set."""

@@ -336,7 +336,7 @@ def test_wrong_line_counts_are_refused_with_the_command(
     assert hint in refused(DataError, message, partly_translated.score).hint
 
 
-def test_set_without_text_is_refused(partly_translated):
+def test_set_without_its_text_is_refused(partly_translated):
     partly_translated.run.source("two").unlink()
-    message = "keeps no text of the set 'two'"
-    assert "--on" in refused(ConfigError, message, partly_translated.score, set_names=["two"]).hint
+    error = refused(DataError, "two.src is missing", partly_translated.score, set_names=["two"])
+    assert "prepare" in error.hint and "--on" not in error.hint

@@ -31,6 +31,20 @@ from tests.manifests import write_best
 from tests.refused import refused
 
 
+def test_translation_stays_if_the_source_of_its_set_is_damaged(run):
+    hyp = run.system("one").translation("test") / "hyp.txt"
+    translate(run, systems=["one"], jobs=1)
+    before = hyp.read_text("utf-8")
+    source = run.source("test")
+    lines = source.read_text("utf-8").splitlines(keepends=True)
+    source.write_text("".join(lines[:2]), "utf-8")
+    message = f"2 lines, but {len(lines)} were prepared"
+    assert "prepare" in refused(DataError, message, translate, run, jobs=1).hint
+    source.unlink()
+    assert "prepare" in refused(DataError, "test.src is missing", translate, run, jobs=1).hint
+    assert hyp.read_text("utf-8") == before
+
+
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
