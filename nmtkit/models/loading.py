@@ -77,13 +77,16 @@ def build_untrained(run: Run, system: System) -> Model:
 def check_vocabulary(path: Path, run: Run) -> None:
     """Refuse a checkpoint of another vocabulary, or of text that was tokenized in another way.
 
-    Raises: CheckpointError naming the file that differs.
+    Raises: CheckpointError naming the file that differs; DataError if this file of the run has
+        changed since it was prepared.
     """
     recorded, current = read_manifest(path).vocabulary, vocabulary_hashes(run)
     if recorded == of_ids(recorded):  # written when codes and truecasers were not recorded yet
         current = of_ids(current)
     differing = sorted({name for name, _ in recorded.items() ^ current.items()})
     if differing:
+        prepared = run.manifest().files
+        run.check_files({name: prepared[name] for name in differing if name in prepared})
         cause = "was trained on text that was cut into tokens otherwise"
         if of_ids(recorded) != of_ids(current):
             cause = "is of another vocabulary"

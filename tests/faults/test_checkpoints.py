@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from nmtkit import files, folders
-from nmtkit.errors import CheckpointError, EnvironmentProblem
+from nmtkit.errors import CheckpointError, DataError, EnvironmentProblem
 from nmtkit.models import checkpoints, loading
 from nmtkit.records import UsedCheckpoint
 from nmtkit.run import Run, System
@@ -27,7 +27,7 @@ from nmtkit.train import saving
 from nmtkit.train.init_from import find_source
 from tests.faults.trainings import Killed, fail, fit, killed
 from tests.full_disk import full_disk
-from tests.manifests import read_json, write_best
+from tests.manifests import read_json, write_best, write_json
 from tests.refused import refused
 from tests.train.tiny import last, make_run, saved
 
@@ -277,6 +277,9 @@ def test_checkpoint_of_another_vocabulary_is_refused(finished, monkeypatch):
     tokens = vocabulary.read_text().split("\n")
     tokens[5], tokens[6] = tokens[6], tokens[5]
     vocabulary.write_text("\n".join(tokens))
+    prepared = read_json(finished.prep / "manifest.json")
+    hashes = prepared["files"] | {"vocab.txt": files.sha256(vocabulary)}
+    write_json(finished.prep / "manifest.json", prepared | {"files": hashes})
     message = "another vocabulary: vocab.txt differs"
     refused(CheckpointError, message, loading.load_system, finished, system)
     # If the codes differ too, the message still names the vocabulary.
@@ -284,6 +287,16 @@ def test_checkpoint_of_another_vocabulary_is_refused(finished, monkeypatch):
     monkeypatch.setattr(loading, "read_manifest", lambda _: SimpleNamespace(vocabulary=recorded))
     monkeypatch.setattr(loading, "vocabulary_hashes", lambda _: current)
     refused(CheckpointError, message, loading.check_vocabulary, finished.path, finished)
+
+
+def test_damaged_vocabulary_is_not_taken_for_another_one(finished):
+    """To train the system again would lose it, and not help."""
+    system, path = finished.system("transformer"), finished.prep / "vocab.txt"
+    path.write_bytes(path.read_bytes()[:40])
+    for message in ("vocab.txt has changed since it was prepared", "vocab.txt is missing"):
+        error = refused(DataError, message, loading.load_system, finished, system)
+        assert "prepare" in error.hint and "train" not in error.hint
+        path.unlink(missing_ok=True)
 
 
 FULL = OSError(errno.ENOSPC, "No space left on device")
