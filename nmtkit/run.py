@@ -132,16 +132,16 @@ class System:
     def read_config(self) -> SystemConfig:
         """Return the resolved settings.
 
-        Raises: DataError if the system was never trained, or the file is damaged; ConfigError
-            naming the file and the key of a bad value of training or search.
+        Raises: DataError if the system was never trained, or the file is lost or damaged;
+            ConfigError naming the file and the key of a bad value of training or search.
         """
-        if not self.config.is_file():
-            raise DataError(
-                f"system '{self.name}' has not been trained",
-                where=self.path,
-                hint=self.train_command,
-            )
         hint = f"bring the file back from a copy, or {self.train_again}"
+        if not self.config.is_file():
+            message = f"system '{self.name}' has not been trained"
+            if not self.checkpoints.is_dir():
+                raise DataError(message, where=self.path, hint=self.train_command)
+            message = f"system '{self.name}' has checkpoints but no config.toml"
+            raise DataError(message, where=self.config, hint=hint)
         config = load(SystemConfig, self.config, hint)
         build(TrainSettings, without_unknown(TrainSettings, config.train), "train", self.config)
         build(SearchSettings, without_unknown(SearchSettings, config.search), "search", self.config)

@@ -299,6 +299,15 @@ def test_damaged_vocabulary_is_not_taken_for_another_one(finished):
         path.unlink(missing_ok=True)
 
 
+def test_lost_settings_of_a_trained_system_are_named(finished):
+    system = finished.system("transformer")
+    system.config.unlink()
+    for call in (system.read_config, lambda: fit(finished)):
+        error = refused(DataError, "has checkpoints but no config.toml", call)
+        assert error.where == str(system.config)
+        assert "bring the file back" in error.hint and "--force" in error.hint
+
+
 FULL = OSError(errno.ENOSPC, "No space left on device")
 
 
