@@ -189,11 +189,14 @@ def read_output(run: Run, side: TextSide, text_set: TextSet, name: str, folder: 
 
 
 def lines_of(path: Path, count: int, hint: str) -> list[str]:
-    """Return the lines of a file.
+    """Return the lines of a file of a run.
 
-    Raises: DataError with the hint unless there are `count` lines.
+    Raises: DataError with the hint unless it can be read and has `count` lines.
     """
-    lines = list(files.text_lines(path))
+    try:
+        lines = list(files.text_lines(path))
+    except DataError as error:  # its own hint is about a file that the user has named
+        raise DataError(error.message, where=error.where or path, hint=hint) from None
     if len(lines) != count:
         message = f"{counted(len(lines), 'line')} for {counted(count, 'sentence')}"
         raise DataError(message, where=path, hint=hint)

@@ -336,6 +336,24 @@ def test_wrong_line_counts_are_refused_with_the_command(
     assert hint in refused(DataError, message, partly_translated.score).hint
 
 
+@pytest.mark.parametrize(
+    ("path", "hint"),
+    [
+        ("systems/base/translate/one/hyp.txt", "nmtkit translate --system base"),
+        ("systems/base/translate/one/hyp.subwords.txt", "nmtkit translate --system base"),
+        ("prep/text/one.ref", "nmtkit prep --force"),
+    ],
+)
+def test_damaged_text_of_a_run_is_refused_with_the_command(partly_translated, path, hint):
+    damaged = partly_translated.run.path / path
+    damaged.write_bytes(b"\xff\n" * 40)
+    error = refused(DataError, "not UTF-8", partly_translated.score)
+    assert hint in error.hint and str(damaged) in error.where
+    if path.endswith("ref"):
+        damaged.unlink()
+        assert hint in refused(DataError, "no such file", partly_translated.score).hint
+
+
 def test_set_without_its_text_is_refused(partly_translated):
     partly_translated.run.source("two").unlink()
     error = refused(DataError, "two.src is missing", partly_translated.score, set_names=["two"])
