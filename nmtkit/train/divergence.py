@@ -53,7 +53,8 @@ def check_finite(state: TrainState, step: int, loss: float, norm: float) -> bool
 
 def first_not_finite(model: nn.Module, compute: Callable[[], object]) -> str:
     """Call `compute` and return the name of the first tensor of a model that is not finite: the
-    output of a module, else a weight, else a gradient, else the loss.
+    output of a module, else a weight, else a gradient, else the loss. The model keeps the hooks,
+    because the training ends.
     """
     wrong = []
 
@@ -61,19 +62,13 @@ def first_not_finite(model: nn.Module, compute: Callable[[], object]) -> str:
         if isinstance(tensor, Tensor) and not bool(torch.isfinite(tensor).all()):
             wrong.append(name)
 
-    handles = [
-        module.register_forward_hook(
-            lambda module, inputs, output, name=name: check(f"output of {name}", output)
-        )
-        for name, module in model.named_modules()
-        if name
-    ]
-    try:
-        with torch.compiler.set_stance("force_eager"):  # a compiled model calls no hooks
-            compute()
-    finally:
-        for handle in handles:
-            handle.remove()
+    for name, module in model.named_modules():
+        if name:
+            module.register_forward_hook(
+                lambda module, inputs, output, name=name: check(f"output of {name}", output)
+            )
+    with torch.compiler.set_stance("force_eager"):  # a compiled model calls no hooks
+        compute()
     for name, parameter in model.named_parameters():
         check(f"weight {name}", parameter)
     for name, parameter in model.named_parameters():

@@ -5,6 +5,7 @@ Faults 5, 6, 8-10, 12, 13, 29, 32, 33 and 36 of README.md.
 
 import contextlib
 import itertools
+import math
 import shutil
 import signal
 import time
@@ -32,6 +33,7 @@ from nmtkit.run import Run
 from nmtkit.settings import TrainSettings
 from nmtkit.train import loop, reporting, validation
 from nmtkit.train import loss as losses
+from nmtkit.train.divergence import check_finite, first_not_finite, write_report
 from nmtkit.train.gradients import Gradients
 from nmtkit.train.state import TrainState
 from tests.faults import trainings
@@ -209,6 +211,27 @@ def test_first_module_with_non_finite_output_is_named(run, monkeypatch):
     refused(TrainingDiverged, message, fit, run)
 
 
+@pytest.mark.parametrize("cause", ["weight 0.bias", "gradient of 0.weight", "loss"])
+def test_weights_then_gradients_are_named_if_every_output_is_finite(cause):
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2))
+    for p in model.parameters():
+        p.grad = torch.zeros_like(p)
+    if cause != "loss":
+        model[0].weight.grad[1] = math.inf
+    if cause == "weight 0.bias":
+        model[0].bias.data[1] = math.nan
+    assert first_not_finite(model, lambda: None) == cause
+
+
+def test_report_of_a_divergence_has_the_rows_of_every_batch(run):
+    rows = [np.arange(2), np.arange(2, 5)]
+    error = TrainingDiverged("diverged")
+    system, state = run.system("transformer"), TrainState(step=3)
+    error = write_report(error, system, state, "loss", rows, 0.1)
+    assert read_json(system.path / "diverged.json")["rows"] == [[0, 1], [2, 3, 4]]
+    assert error.hint.endswith("there is no checkpoint yet")
+
+
 def test_diverging_last_update_is_noticed_by_the_dev_loss(tmp_path):
     run = make_run(tmp_path / "run", dev=6)
     settings = "train.max_steps=1", "train.lr=1e30", "train.schedule=constant"
@@ -276,6 +299,16 @@ def test_too_many_skipped_updates_stop_the_training(run, monkeypatch):
     poison(monkeypatch, set(range(0, 400, 3)))
     settings = "train.max_steps=100", "train.checkpoint_every=1000"
     refused(TrainingDiverged, "10 of 30 updates", fit, run, *settings)
+
+
+@pytest.mark.parametrize(("loss", "norm"), [(math.nan, 1.0), (1.0, math.inf)])
+def test_one_skipped_update_in_a_hundred_is_no_divergence(loss, norm):
+    state = TrainState(skipped=9)
+    assert not check_finite(state, 1000, loss, norm)
+    assert (state.skipped, state.skipped_in_row) == (10, 1)
+    with pytest.raises(TrainingDiverged, match="11 of 1000 updates"):
+        check_finite(state, 1000, loss, norm)
+    assert check_finite(state, 1001, 1.0, 1.0)
 
 
 # 12, 13: memory

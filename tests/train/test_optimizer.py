@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from nmtkit.settings import TrainSettings
-from nmtkit.train.optimizer import make_optimizer, optimizer_tensors, set_rate, step_if
+from nmtkit.train.optimizer import finite, make_optimizer, optimizer_tensors, set_rate, step_if
 from nmtkit.train.schedule import Plateau, learning_rate
 from tests.train.tiny import equal_tensors
 
@@ -39,6 +39,11 @@ def test_cosine_has_the_golden_values(step, rate):
     s = settings(schedule="cosine", lr=peak, warmup=8000, max_steps=160_000)
     assert learning_rate(s, 512, step) == pytest.approx(rate, rel=1e-4, abs=1e-12)
     assert learning_rate(s, 512, 170_000) == 0.0
+
+
+def test_cosine_of_a_training_that_ends_with_its_warmup_only_rises():
+    s = settings(schedule="cosine", lr=0.3, warmup=10, max_steps=10)
+    assert [learning_rate(s, 64, step) for step in (5, 10)] == pytest.approx([0.15, 0.3])
 
 
 def test_constant_rate_warms_up_and_stays():
@@ -87,7 +92,19 @@ def test_adam_has_the_bits_of_torchs_adamw(decay):
     assert len(states) == 6 and equal_tensors(states, of_torch)
 
 
+@pytest.mark.parametrize("place", [0, 2])
+def test_update_is_skipped_if_the_smoothed_loss_or_the_norm_is_not_finite(place):
+    """The smoothed loss alone is infinite if a class has the logit -inf."""
+    sums = torch.ones(3)
+    assert finite(sums)
+    sums[place] = math.inf
+    assert not finite(sums)
+
+
 def test_adam_allocates_its_memory_before_the_first_step():
     model = nn.Linear(5, 3)
     states = optimizer_tensors(model, make_optimizer(model, settings()))
     assert len(states) == 6 and not any(state.any() for state in states.values())
+    model.bias.requires_grad_(False)  # as in a user's model
+    states = optimizer_tensors(model, make_optimizer(model, settings()))
+    assert {name.rpartition("/")[2] for name in states} == {"weight"}

@@ -8,6 +8,7 @@ from functools import partial
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch.amp import GradScaler
 
 from nmtkit.errors import TrainingDiverged
@@ -16,7 +17,7 @@ from nmtkit.train import optimizer
 from nmtkit.train.gradients import Gradients, autocast_arguments
 from tests.train.test_ranks import largest_difference, train_in_ranks, weights
 from tests.train.test_resume import outcome, stop
-from tests.train.tiny import make_run, metrics, options, state_of, trainer
+from tests.train.tiny import last, make_run, metrics, options, state_of, trainer
 
 # Three micro-batches an update.
 SETTINGS = options(
@@ -138,6 +139,8 @@ def test_stopped_training_in_float16_resumes_exactly(call, tmp_path, monkeypatch
     assert found[0]["state"]["scaler"]["scale"] == 2**16
     assert found[0]["state"]["scaler"]["_growth_tracker"] == 2
     assert found[0]["state"]["overflows"] == 2
+    text = (run.system("transformer").path / "train.log").read_text("utf-8")
+    assert "step 6: the gradient overflowed" in text and "(1 time, 2 so far)" in text
 
 
 def test_gradient_that_overflows_with_every_scale_ends_the_training(run, monkeypatch):
@@ -147,14 +150,15 @@ def test_gradient_that_overflows_with_every_scale_ends_the_training(run, monkeyp
     assert [len(divisors[step]) for step in range(1, 8)] == [1, 1, 17, 1, 1, 1, 1]
 
 
-def test_update_with_a_loss_that_is_not_finite_is_skipped_at_once(run, monkeypatch):
+@pytest.mark.parametrize("gradient", [math.nan, 0.5])
+def test_update_with_a_loss_that_is_not_finite_is_skipped_at_once(run, monkeypatch, gradient):
     original, calls = Gradients.compute, []
 
     def compute(self, update, step, divisor, *more):
         sums = original(self, update, step, divisor, *more)
         calls.append(step)
         if step == 4:
-            next(self.model.parameters()).grad.fill_(math.nan)
+            next(self.model.parameters()).grad.fill_(gradient)
             sums[0] = math.nan
         return sums
 
@@ -163,6 +167,8 @@ def test_update_with_a_loss_that_is_not_finite_is_skipped_at_once(run, monkeypat
     state = state_of(run)
     assert calls == [0, *range(1, 11)]
     assert (state["step"], state["skipped"], state["overflows"]) == (10, 1, 0)
+    moments = load_file(last(run) / "optimizer.safetensors")
+    assert {int(n) for key, n in moments.items() if key.startswith("step/")} == {9}
 
 
 def overflow_in_the_second_rank():

@@ -96,7 +96,9 @@ def test_drawn_sentences_have_other_subwords_of_the_same_words(run_of, kind):
 def test_words_without_dropout_have_the_prepared_subwords(run_of, kind):
     run = run_of(kind)
     vocabularies, splitters = load_vocabularies(run.prep), splitters_of(run)
-    types = pairs_of(run)._words.types
+    words = pairs_of(run)._words
+    types = words.types
+    assert words.draws.max() == resegmented.DRAWS  # of a frequent word
     assert all(ids == [EOS] for _, _, ids in types if EOS in ids)
     for side, text, ids in types:
         pieces = [vocabularies[side][i] for i in ids]
