@@ -17,6 +17,7 @@ import torch
 from nmtkit.data.batches import collate
 from nmtkit.data.store import Store, spans_files
 from nmtkit.errors import ConfigError, DataError, EnvironmentProblem
+from nmtkit.prep import steps
 from nmtkit.prep.check import inspect
 from nmtkit.prep.parse_spans import Stanza, cut_spans
 from nmtkit.prep.shards import cut
@@ -29,6 +30,7 @@ from nmtkit.train.stage import train
 from nmtkit.translate.beam import search
 from nmtkit.translate.stage import translate
 from nmtkit.translate.systems import choose
+from tests.faults.trainings import fail
 from tests.manifests import read_json
 from tests.prep.corpora import prepare, write
 from tests.prep.test_documents import write_lines
@@ -238,7 +240,8 @@ def test_wrong_parses_option_is_refused(tmp_path, options, parses, message, monk
     monkeypatch.chdir(tmp_path)
     write_lines(tmp_path / "short", ["(S a)"])
     options["parses"] = parses
-    refused((ConfigError, DataError), message, prepared, tmp_path, options)
+    error = refused((ConfigError, DataError), message, prepared, tmp_path, options)
+    assert error.where == "--parses" or "short" in message
 
 
 def test_training_a_system_that_reads_parses_without_parses_is_refused(tmp_path, options):
@@ -319,10 +322,24 @@ def test_parser_parses_a_set_without_a_file(tmp_path, stanza, sets, options):
     trees = path.read_text("utf-8").split("\n")[:-1]
     assert len(trees) == len(sets["train"]) and trees[0] == trees[36] == ""
     assert not (run.prep / "parses" / "dev.txt").exists()
+    refused(ConfigError, "prepared differently", prepared, tmp_path, options)  # without a parser
     options["parses"].append(f"train={path}")
     again = prepared(tmp_path, options, "again").manifest()
     spans = "train/00000.spans.bin"
     assert again.files[spans] == manifest.files[spans]
+
+
+def test_parses_of_an_interrupted_prep_are_not_made_again(
+    tmp_path, stanza, sets, options, monkeypatch
+):
+    del options["parses"][0]
+    full = EnvironmentProblem("disk full")
+    with monkeypatch.context() as patch:
+        fail(patch, steps.Steps, "_spans", full, {1})
+        refused(EnvironmentProblem, "disk full", prepared, tmp_path, options, parser="stanza")
+    monkeypatch.setattr(FakePipeline, "__call__", lambda *_: pytest.fail("parsed again"))
+    run = prepared(tmp_path, options, parser="stanza")
+    assert run.manifest().sets[0].parses["parsed"] > 0
 
 
 def test_missing_parser_is_refused_with_the_install_command(monkeypatch):

@@ -3,6 +3,7 @@
 import re
 import unicodedata
 from collections import Counter
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -107,6 +108,28 @@ def test_row_with_two_references_in_training_counts_once(tmp_path, monkeypatch):
     dev = [(src, tgt, f"Noch einmal {tgt}") for src, tgt in rows]
     repeats = prepared(tmp_path, train, {"dev": rows, "news": dev}).manifest().repeats
     assert [(text.exact, text.normalised) for text in repeats.overlap] == [(20, 20)] * 2
+
+
+@pytest.mark.parametrize(("memory", "budget"), [(0.5, 1 << 29), (0, 1 << 30), (1e-6, 1 << 20)])
+def test_memory_for_repeated_pairs_is_the_setting_or_a_quarter_of_the_machine(
+    tmp_path, monkeypatch, memory, budget
+):
+    budgets, parts = [], steps.Steps._parts
+    monkeypatch.setattr(
+        steps.Steps, "_parts", lambda self, size: budgets.append(self.budget) or parts(self, size)
+    )
+    monkeypatch.setattr(steps, "memory_bytes", lambda: 1 << 32)
+    prepared(tmp_path, pairs(20), {"dev": DEV}, settings=[f"memory={memory}"])
+    assert set(budgets) == {budget}
+
+
+def test_parts_that_run_at_once_fit_into_the_memory_together():
+    """A part needs eight times the bytes that it reads."""
+    for jobs, size, expected in ((3, 500, 12), (0, 125, 1), (1, 126, 2), (3, 0, 1)):
+        of_machine = SimpleNamespace(jobs=jobs, budget=1000)
+        assert steps.Steps._parts(of_machine, size) == expected
+    of_machine = SimpleNamespace(jobs=1, budget=1 << 50)
+    assert steps.Steps._parts(of_machine, 3 * steps.PART_BYTES) == 3
 
 
 def test_ranges_of_hashes_do_not_overlap(tmp_path):

@@ -337,6 +337,13 @@ OWN = [
     ({"assignments": ["prep.merge=3"]}, "unknown setting 'prep.merge'", "merges"),
     ({"assignments": ["prep.merges=many"]}, "bad value for 'prep.merges'", "BPE"),
     ({"assignments": ["train.max_steps=3"]}, "prep doesn't read train.max_steps", "train"),
+    (
+        {"assignments": ["prep.dev=x"]},
+        "prep.dev and prep.test have no effect on own files",
+        "--dev",
+    ),
+    ({"assignments": ["prep.test=x"]}, "have no effect on own files", "--test"),
+    ({"parser": "stanzer"}, "unknown parser 'stanzer'", "stanza"),
 ]
 """The same for own files."""
 
@@ -353,6 +360,13 @@ def test_wrong_arguments_are_refused_before_anything_is_written(
         if arguments.get(key) == "own":
             arguments[key] = files[key]
     assert hint in refused(ConfigError, message, prep, **arguments).hint
+    assert names(tmp_path) == ["in"]
+
+
+def test_missing_sentencepiece_is_named_before_anything_is_written(run_prep, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "sentencepiece", None)
+    message = "sentencepiece is not installed"
+    refused(EnvironmentProblem, message, run_prep, settings=["subwords=sentencepiece"])
     assert names(tmp_path) == ["in"]
 
 
@@ -481,6 +495,17 @@ def test_same_command_again_changes_nothing(run_prep, files, stderr, run):
     os.utime(files["train"][0])  # not changed: the checksum decides
     run_prep()
     assert snapshot(run.prep) == before
+
+
+def test_file_is_read_again_only_if_its_size_or_time_has_changed(tmp_path):
+    path = tmp_path / "text"
+    path.write_text("a\n")
+    status = path.stat()
+    facts = {"sha256": "known", "size": status.st_size, "mtime_ns": status.st_mtime_ns}
+    assert request._known_sha256(path, {str(path): facts}) == "known"
+    changes = {"size": 1}, {"mtime_ns": 1}, {"mtime_ns": None}
+    for known in (*({str(path): facts | change} for change in changes), {}):
+        assert request._known_sha256(path, known) == sha256(path)
 
 
 def test_force_prepares_the_same_corpus_again(run_prep, run):
@@ -762,6 +787,8 @@ def test_demo_corpus_is_the_same_for_the_same_seed(tmp_path, monkeypatch):
     assert names(run.path) == LEFT
     caught = refused(ConfigError, None, prep, "demo", size=301, run_dir=run.path)
     assert "source.size: 300 -> 301" in caught.where
+    caught = refused(ConfigError, None, prep, "demo", size=300, seed=2, run_dir=run.path)
+    assert "source.seed: 1 -> 2" in caught.where
 
 
 @pytest.fixture

@@ -125,9 +125,11 @@ def test_recording_that_lacks_memory_is_tried_again(monkeypatch, batches, stderr
     replays = replace_graphs(monkeypatch)
     calls = fail(monkeypatch, recording, "record", OUT_OF_MEMORY, {1, 2, 3})
     computer = graphs.Graphs(lambda batch, scale: scale, "batches")
+    pool = computer._pool
     for _ in range(2):
         computer(batches[5], ONE)
     assert calls == [2] and not replays
+    assert not computer._inputs and computer._pool is not pool  # their memory is given back
     computer(batches[5], ONE)
     assert calls == [4] and len(replays) == 1 and not stderr()
 

@@ -5,18 +5,20 @@ exactly.
 import itertools
 import math
 import operator
+import shutil
 from collections import Counter
 from random import Random
 
+import numpy as np
 import pytest
 
 from nmtkit.data import resegmented
 from nmtkit.data.resegmented import Resegmented
-from nmtkit.data.store import Store
+from nmtkit.data.store import Store, write_spans
 from nmtkit.errors import ConfigError
 from nmtkit.prep.stage import prep
 from nmtkit.text.side import load_splitter
-from nmtkit.text.vocabulary import EOS, UNK, load_vocabularies
+from nmtkit.text.vocabulary import EOS, UNK, Vocabulary, load_vocabularies
 from nmtkit.train.stage import train
 from tests.prep.real import lines
 from tests.refused import refused
@@ -103,6 +105,42 @@ def test_words_without_dropout_have_the_prepared_subwords(run_of, kind):
     for side, text, ids in types:
         pieces = [vocabularies[side][i] for i in ids]
         assert not text or splitters[side].segment([text]) == pieces
+
+
+@EVERY_KIND
+def test_words_that_are_split_in_another_way_are_never_split_anew(run_of, kind):
+    run = run_of(kind)
+    pairs, vocabulary, splitter = (
+        pairs_of(run),
+        load_vocabularies(run.prep)[1],
+        splitters_of(run)[1],
+    )
+
+    def text_of(subwords):
+        ids = np.array(vocabulary.encode(subwords)[:-1], pairs._id_type)
+        return pairs._type(1, ids.tobytes())[1]
+
+    usual = splitter.segment(["with"])
+    single = next(
+        pieces
+        for pieces in map(splitter.sampler(1.0, vocabulary), ["with"] * 99, [Random(1)] * 99)
+        if pieces != usual
+    )
+    assert text_of(usual) == "with"
+    assert text_of(single) == text_of(usual * 2) == text_of(["<unk>"]) == ""
+
+
+def test_ids_have_the_type_of_the_larger_vocabulary_and_phrases_are_left_out(run_of, tmp_path):
+    """The phrases of the prepared subwords do not fit others."""
+    run = run_of("bpe")
+    shutil.copytree(run.prep / "train", tmp_path / "train")
+    write_spans(tmp_path / "train", 0, [[1]] * 250)
+    store, (vocabulary, _) = Store(tmp_path / "train"), load_vocabularies(run.prep)
+    large = Vocabulary([*vocabulary, *(f"more-{i}" for i in range(1 << 16))])
+    for sides in ((vocabulary, large), (large, vocabulary)):
+        pairs = Resegmented(store, splitters_of(run), sides, 0.3, 1)
+        assert pairs._id_type == np.uint32
+    assert store.spans is not None and pairs.spans is None
 
 
 @EVERY_KIND

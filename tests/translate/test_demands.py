@@ -231,15 +231,16 @@ def test_beam_without_effect_on_samples_of_a_file_of_settings_is_warned_of(
     ],
 )
 def test_set_is_translated_again_only_if_the_file_of_demands_has_changed(
-    run, tmp_path, stderr, option, demanded, meets
+    run, tmp_path, capsys, option, demanded, meets
 ):
+    """The same lines as a file get the same translations."""
     path = tmp_path / "demands"
     folder = translated(run)
     assert option not in read_json(folder / "meta.json")
     for first in (demanded[0], "it"):
         path.write_text("\n".join([first, *demanded[1:]]) + "\n")
         translated(run, **{option: path})
-        assert "up to date" not in stderr()
+        assert "up to date" not in capsys.readouterr().err
         texts_and_subwords = zip(
             [first, *demanded[1:]], lines_of(folder / "hyp.subwords.txt"), strict=True
         )
@@ -247,7 +248,10 @@ def test_set_is_translated_again_only_if_the_file_of_demands_has_changed(
             assert all(meets(subwords, text) for text in texts_of_line.split("\t"))
     assert len(read_json(folder / "meta.json")[option]) == 64  # a checksum
     translated(run, jobs=2, **{option: path})
-    assert "up to date" in stderr()
+    assert "up to date" in capsys.readouterr().err
+    capsys.readouterr()
+    translated(run, set_names=[], source=str(run.source("test")), **{option: path})
+    assert capsys.readouterr().out == (folder / "hyp.txt").read_text("utf-8")
 
 
 def test_samples_of_a_set_do_not_depend_on_batches_and_jobs(run, stdout):

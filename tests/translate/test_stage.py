@@ -280,16 +280,17 @@ def test_set_is_written_in_order_when_workers_are_ahead(run, monkeypatch):
 
 
 def test_summary_names_the_counts_that_are_not_zero():
-    counts = Counter(lines=30, empty=2, over_long=1, pieces=3, unknown=4, no_spans=0)
+    counts = Counter(lines=20, empty=2, over_long=1, pieces=3, unknown=4, no_spans=0, no_context=5)
     assert output.summary(counts, 2.0) == (
-        "30 lines in 2s (15 sentences/s), 2 blank, kept blank, 1 over-long, in 3 pieces,"
-        " 4 unknown source subwords"
+        "20 lines in 2s (10 sentences/s), 2 blank, kept blank, 1 over-long, in 3 pieces,"
+        " 4 unknown source subwords, 5 without context"
     )
     scored = Counter(lines=3, over_long=1, unknown_target=1)
     assert output.summary(scored, 2.0) == (
         "3 lines in 2s (1.5 sentences/s), 1 over-long, not cut, 1 unknown target subwords"
     )
     assert output.speed(Counter(lines=30, tgt_tokens=90), 2.0) == SearchSpeed(2.0, 15.0, 45.0)
+    assert output.speed(Counter(), 0.0) == SearchSpeed(0.0, 0.0, 0.0)
 
 
 def test_system_without_context_copies_marks_of_documents(run, tmp_path, stdout):

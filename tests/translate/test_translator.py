@@ -434,3 +434,32 @@ def test_one_thread_restores_the_number_of_threads():
     with workers.one_thread(torch.device("cpu")):
         assert torch.get_num_threads() == 1
     assert torch.get_num_threads() == before
+
+
+@linux_only
+def test_workers_have_one_thread_each_and_a_single_chunk_has_no_worker():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        threads = [*workers.mapped(lambda chunk: torch.get_num_threads(), [0, 1], 2)]
+    finally:
+        torch.set_num_threads(before)
+    assert threads == [1, 1]
+    assert [*workers.mapped(lambda chunk: os.getpid(), [0], 4)] == [os.getpid()]
+
+
+@pytest.mark.parametrize(
+    ("device", "platform", "daemon", "jobs"),
+    [
+        ("cpu", "linux", False, 4),
+        ("cuda", "linux", False, 1),
+        ("cpu", "darwin", False, 1),
+        ("cpu", "linux", True, 1),
+    ],
+)
+def test_workers_are_forked_on_linux_for_a_cpu_only(device, platform, daemon, jobs, monkeypatch):
+    """A worker of a pool may have no workers."""
+    monkeypatch.setattr(sys, "platform", platform)
+    process = SimpleNamespace(daemon=daemon)
+    monkeypatch.setattr(multiprocessing, "current_process", lambda: process)
+    assert workers.usable_jobs(torch.device(device), 4) == jobs

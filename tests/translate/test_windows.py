@@ -1,7 +1,10 @@
 """Windows of lines: from files and streams, of whole documents, and printed in order."""
 
+import io
 import itertools
+import json
 import os
+import sys
 import threading
 import time
 from types import SimpleNamespace
@@ -238,6 +241,7 @@ def print_translations(scorer, source, boundaries):
         ("a b\nc\n", "marker", "\na b\n", "no line was <d>"),
         ("a\n\nb\nc\n", "blank", "\n\n\nb\n", ""),
         ("<d>\na\n", "blank", "\n<unk>\n", "were translated as sentences"),
+        ("", "marker", "", ""),
     ],
 )
 def test_marks_of_documents_are_printed_and_missing_marks_warned_of(
@@ -286,6 +290,51 @@ def test_translations_are_printed_in_order_and_before_more_of_stdin_is_read(
     last_window = printed("-", 2)
     assert expected.endswith(last_window) and last_window.count("\n") == 4
     assert printed_before == [0, 5, 5]
+
+
+def test_translations_of_stdin_leave_this_process_before_more_is_read(monkeypatch):
+    pipe, printed = io.BytesIO(), []
+
+    def stdin_windows(stream):
+        for window in (["a b"], ["c"]):
+            printed.append(pipe.getvalue().count(b"\n"))
+            yield window
+
+    monkeypatch.setattr(output, "stream_windows", stdin_windows)
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(pipe, "utf-8"))
+    set_stdin(monkeypatch, b"")
+    print_translations(translator(), "-", Boundaries())
+    assert printed == [0, 1]
+
+
+@pytest.mark.parametrize("is_terminal", [False, True])
+def test_progress_does_not_mix_with_translations_on_a_terminal(tmp_path, monkeypatch, is_terminal):
+    path, begun, progress = tmp_path / "text", [], output.console.progress
+    path.write_text("a b\n")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: is_terminal)
+    monkeypatch.setattr(output.console, "progress", lambda *of: begun.append(of) or progress(*of))
+    print_translations(translator(), str(path), Boundaries())
+    assert begun == [("toy", 1)] * (not is_terminal)
+
+
+def test_forced_scores_have_marks_as_blank_lines_and_visible_control_characters(tmp_path, stdout):
+    source, target = tmp_path / "source", tmp_path / "target"
+    source.write_text("<d>\na b\n")
+    target.write_text("<d>\nc\u200e b\n")
+    scorer = translator()
+    group = SimpleNamespace(name="toy", settings=scorer.settings)
+    output.print_forced(scorer, group, str(source), Boundaries("marker"), target, None)
+    printed = stdout()
+    tokens = [json.loads(line)["tokens"] for line in printed.splitlines()]
+    assert tokens == [["</s>"], ["c\u200e", "b", "</s>"]]
+    assert "\\u200e" in printed and "\u200e" not in printed
+
+
+def test_documents_are_not_mentioned_for_systems_without_context(tmp_path, stderr):
+    path = tmp_path / "a"
+    path.write_text("a\n")
+    assert output.checked_boundaries(translator(), str(path), None) == Boundaries()
+    assert stderr() == ""
 
 
 @pytest.mark.parametrize(
