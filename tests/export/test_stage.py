@@ -7,7 +7,7 @@ import sys
 from functools import partial
 from itertools import count
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
@@ -19,11 +19,13 @@ from nmtkit.errors import ConfigError, EnvironmentProblem
 from nmtkit.export import check, folder, stage
 from nmtkit.export.check import Searched
 from nmtkit.export.to_ctranslate2 import CTranslate2
+from nmtkit.models import loading
 from nmtkit.run import Run
+from nmtkit.settings import PrepSettings
 from nmtkit.text.side import TextSide
 from nmtkit.text.vocabulary import load_vocabularies
 from nmtkit.translate.hypotheses import length_limit
-from nmtkit.translate.systems import choose
+from nmtkit.translate.systems import SystemGroup, choose
 from tests.export.conftest import EOS, SETTINGS
 from tests.manifests import edit, read_json, write_json
 from tests.random_systems import add_system, prepare
@@ -75,6 +77,7 @@ def test_export_writes_model_record_and_readme(copy, without_package):
     about = read_json(out / folder.ABOUT)
     assert about["checkpoints"][0]["name"] == "step-00000001"
     assert (about["src"], about["tgt"]) == ("en", "de")
+    assert about["vocabulary"] == loading.vocabulary_hashes(copy)
     assert about["positions"] == 1024 and without_package == [("float32", 1024)]
     present = {str(path.relative_to(out)) for path in out.rglob("*") if path.is_file()}
     assert {*about["files"], folder.ABOUT} == present
@@ -98,6 +101,34 @@ def test_exported_text_files_encode_and_decode_like_those_of_prep(copy, without_
     exported, original = TextSide.load(out / folder.TEXT, side), TextSide.load(copy.prep, side)
     assert [exported.encode(line) for line in LINES] == [original.encode(line) for line in LINES]
     assert exported.decode(exported.encode(LINES[0])) == LINES[0]
+    assert read_json(out / folder.TEXT / "manifest.json")["tools"] == copy.manifest().tools
+
+
+def test_steps_of_text_are_those_of_the_settings_and_of_each_side():
+    plain = {"truecaser": None, "splitter": None}
+    source = SimpleNamespace(tokenizer="moses", lang="en", **plain)
+    target = SimpleNamespace(tokenizer="moses", lang="de", **plain)
+
+    def steps(**settings):
+        values = {"normalize": False, "aggressive_hyphens": False, "escape": True} | settings
+        steps = folder.text_steps(source, target, PrepSettings(**values))
+        return [step for step in steps["source"] if "invisible" not in step], steps["target"]
+
+    normalisation, detokenizer = "Moses' punctuation normalisation", "Moses' detokenizer"
+    assert steps() == (
+        ["Moses' tokenizer (language en)"],
+        [f"{detokenizer} (language de)"],
+    )
+    values = {"normalize": True, "aggressive_hyphens": True, "escape": False, "lowercase": True}
+    tokenizer = "Moses' tokenizer with aggressive hyphens, without escapes (language en)"
+    assert steps(**values)[0] == [normalisation, tokenizer, "lowercase"]
+    source.truecaser = True
+    assert steps()[0][1:] == ["Moses' truecaser (truecase.en)"]
+    assert len(steps()[1]) == 1
+    source.truecaser, target.truecaser = None, True
+    assert len(steps()[0]) == 1 and "detruecaser" in steps()[1][0]
+    source.tokenizer = target.tokenizer = "characters"
+    assert steps(normalize=True)[0] == ["every character is a word; ▁ stands for a space"]
 
 
 def test_export_is_written_again_only_if_something_has_changed(
@@ -122,6 +153,9 @@ def test_export_is_written_again_only_if_something_has_changed(
     config = copy.system("post").config
     edit(config, "max_source = 20", "max_source = 3000")
     assert written(quantization="int8") and without_package[-1] == ("int8", 3001)
+    edit(config, "max_length_b = 30", "max_length_b = 5000")
+    longest = length_limit(3001, copy.system("post").searching())
+    assert written(quantization="int8") and without_package[-1] == ("int8", longest)
 
 
 def test_folder_that_is_no_export_is_refused_and_kept(copy, without_package, tmp_path):
@@ -292,10 +326,13 @@ def test_export_to_huggingface_without_check_does_not_need_transformers(copy, mo
     assert command(copy, "post --to huggingface").exit_code == 0
 
 
-def test_export_to_another_engine_is_replaced_only_by_force(copy, without_package, tmp_path):
+def test_export_of_another_system_or_engine_is_replaced_only_by_force(
+    copy, without_package, tmp_path
+):
     out = stage.export(copy, "post", "ctranslate2", out=tmp_path / "out")
-    with pytest.raises(ConfigError, match="has the export of 'post' to ctranslate2"):
-        stage.export(copy, "post", "huggingface", out=out)
+    for system, engine in (("pre", "ctranslate2"), ("post", "huggingface")):
+        with pytest.raises(ConfigError, match="has the export of 'post' to ctranslate2"):
+            stage.export(copy, system, engine, out=out)
     assert folder.read_about(out).to == "ctranslate2" and (out / "model.bin").is_file()
     stage.export(copy, "post", "huggingface", out=out, force=True)
     assert folder.read_about(out).to == "huggingface" and (out / "model.safetensors").is_file()
@@ -344,6 +381,34 @@ def test_check_compares_plain_beam_search(copy):
         (group,) = choose(copy, ["post"], False, search, single=True)
         settings = check.plain_search(group.settings, 2, 9)
         assert (settings.sample, settings.mbr, settings.diverse_groups) == (False, 0, 1)
+
+
+@pytest.mark.parametrize("beam", [1, 3])
+def test_check_searches_in_float32_with_one_limit_and_the_batch_size_of_the_system(
+    copy, monkeypatch, beam
+):
+    (group,) = choose(copy, ["post"], False, {"beam": beam, "batch_size": 2}, single=True)
+    side, calls, forced = TextSide.load(copy.prep, "src"), [], []
+    hardware = SystemGroup.hardware
+
+    def translate(sources, *how):
+        calls.append((len(sources), *how))
+        return [["x"]] * len(sources)
+
+    def recorded(self, device, **options):
+        forced.append(options)
+        return hardware(self, device, **options)
+
+    monkeypatch.setattr(check, "WARM", 1)
+    monkeypatch.setattr(SystemGroup, "hardware", recorded)
+    sources = [side.encode(line) for line in LINES]
+    searches = check.compare(group, translate, LINES, sources)
+    limit = max(length_limit(len(subwords) + 1, group.settings) for subwords in sources)
+    beams = [1, 3] if beam == 3 else [1]
+    assert [searched.beam for searched in searches] == beams
+    assert calls == [(n, k, limit, 2) for k in beams for n in (1, 2)]  # a warm-up comes first
+    assert forced == [{"forced": True}] * len(beams)
+    assert not any(searches[0].equal) and searches[0].theirs == ["X"] * 2  # as text
 
 
 def test_check_compares_lines_that_are_neither_blank_nor_too_long(copy):
