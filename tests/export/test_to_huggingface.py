@@ -8,8 +8,9 @@ from nmtkit.errors import EnvironmentProblem
 from nmtkit.export import folder, stage, to_huggingface
 from nmtkit.models import loading
 from nmtkit.nn.embeddings import sinusoids
-from nmtkit.text.vocabulary import SPECIALS, load_vocabularies
+from nmtkit.text.vocabulary import BOS, PAD, SPECIALS, load_vocabularies
 from nmtkit.translate.forced import pair_batch
+from nmtkit.translate.hypotheses import length_limit
 from tests.export.conftest import EOS, SETTINGS
 from tests.export.test_stage import LINES, command, readme_code
 from tests.full_disk import full_disk
@@ -110,10 +111,20 @@ def test_exported_tokenizer_gives_the_same_ids(separate, tmp_path, side):
 def test_check_finds_equal_translations_and_the_readme_code_runs(
     system, tmp_path, stdout, monkeypatch
 ):
+    from transformers import GenerationMixin
+
     run, name = system
-    out = tmp_path / "out"
+    out, searches, generate = tmp_path / "out", [], GenerationMixin.generate
     options = f"{name} --to huggingface --out {out} --check --lines 20 --at-least 100"
-    result = command(run, options)
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            GenerationMixin,
+            "generate",
+            lambda self, **values: searches.append(values) or generate(self, **values),
+        )
+        result = command(run, options)
+    penalties = {(values["num_beams"], values.get("length_penalty")) for values in searches}
+    assert penalties == {(1, None), (3, 0.0)}
     assert result.exit_code == 0, result.stdout + result.stderr
     greedy, beam = (line for line in result.stdout.splitlines() if " of 20 (" in line)
     assert "20 of 20 (100.0%)" in greedy and int(beam.split()[1]) >= 18
@@ -126,8 +137,20 @@ def test_generation_config_and_readme_describe_the_search(run, tmp_path):
     out = stage.export(run, "pre", "huggingface", out=tmp_path / "out")
     values = read_json(out / "generation_config.json")
     assert (values["num_beams"], values["length_penalty"]) == (3, 0.6)
+    search = run.system("pre").searching()
+    assert values["max_new_tokens"] == length_limit(search.max_source + 1, search)
+    assert values["suppress_tokens"] == [PAD, BOS]
+    shortest = search.model_dump() | {"max_length_a": 0.0, "max_length_b": 0}
+    assert to_huggingface.generation_config(shortest)["max_new_tokens"] == 1
     page = (out / folder.README).read_text("utf-8")
     assert "for Hugging Face" in page and "log P / |Y|^α" in page and "{" not in page
+
+
+def test_config_has_each_dropout_of_the_settings(run):
+    model = loading.load_system(run, run.system("pre"))
+    values = {"dropout": 0.1, "attention_dropout": 0.2, "activation_dropout": 0.3}
+    model.settings = model.settings.model_copy(update=values)
+    assert values.items() <= to_huggingface.config(model, positions=9).items()
 
 
 def test_full_disk_keeps_the_earlier_export(run, tmp_path):
