@@ -7,6 +7,7 @@ import os
 import sys
 import threading
 import time
+from collections import Counter
 from types import SimpleNamespace
 
 import pytest
@@ -18,6 +19,7 @@ from toy_translators import context_copier, random_lines, translator
 from nmtkit import files
 from nmtkit.data.documents import ContextRule, Documents
 from nmtkit.errors import ConfigError, DataError
+from nmtkit.settings import SearchSettings
 from nmtkit.translate import output
 from nmtkit.translate import translator as translator_module
 from nmtkit.translate import windows as windows_module
@@ -315,6 +317,23 @@ def test_progress_does_not_mix_with_translations_on_a_terminal(tmp_path, monkeyp
     monkeypatch.setattr(output.console, "progress", lambda *of: begun.append(of) or progress(*of))
     print_translations(translator(), str(path), Boundaries())
     assert begun == [("toy", 1)] * (not is_terminal)
+
+
+@pytest.mark.parametrize(("is_terminal", "printed"), [(False, "a\u200eb\n"), (True, "a\\u200eb\n")])
+def test_translation_is_printed_without_control_characters_on_a_terminal_only(
+    is_terminal, printed, monkeypatch, stdout
+):
+    translation = SimpleNamespace(text="a\u200eb")
+    scorer = SimpleNamespace(
+        settings=SearchSettings(),
+        counts=Counter(),
+        windows=lambda *_: None,
+        translate_windows=lambda windows, ahead: [[translation]],
+    )
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: is_terminal)
+    set_stdin(monkeypatch, b"a\n")
+    print_translations(scorer, "-", Boundaries())
+    assert stdout() == printed
 
 
 def test_forced_scores_have_marks_as_blank_lines_and_visible_control_characters(tmp_path, stdout):
