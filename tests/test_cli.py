@@ -5,6 +5,7 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import textwrap
@@ -17,7 +18,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from nmtkit import __version__, errors, load
-from nmtkit.cli import app
+from nmtkit.cli import app, program
 from nmtkit.cli.command import Command, without_effect
 from nmtkit.errors import DataError
 from nmtkit.files import cache_folder
@@ -269,6 +270,7 @@ def test_config_of_a_system_trains_an_equal_system(copy):
 def test_printed_settings_of_a_preset_are_a_valid_config_file(tmp_path):
     path = tmp_path / "mine.toml"
     path.write_text(ok("settings --preset small --variant csan --toml").stdout)
+    assert "\nema = 0.0\n" in path.read_text("utf-8")  # only a setting without a value is left out
     again = load_config(path, "csan")
     for section, values in load_preset("small").items():
         assert {key: again[section][key] for key in values} == values
@@ -403,6 +405,27 @@ def test_option_in_place_of_a_value_is_refused(command, option, value, tmp_path,
 def test_option_for_one_file_is_refused_when_given_twice(command, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert "is given twice" in wrong(command) and not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        (" search.beam = 3", "--beam is given too, and wins: --set search.beam has no effect"),
+        ("search.sample = true", "--beam has no effect"),
+    ],
+)
+def test_setting_without_effect_may_have_spaces(setting, message):
+    words = ["translate", "text.txt", "--beam", "3", "--set", setting]
+    assert message in CliRunner().invoke(app, words).stderr
+
+
+def test_words_after_two_dashes_are_no_options():
+    printed = CliRunner().invoke(app, ["train", "--config", "a.toml", "--", "--config"]).stderr
+    assert "given twice" not in printed and "--config" in printed
+
+
+def test_help_shows_a_default_of_0_where_it_means_something():
+    assert "[default: 0]" in " ".join(ok("translate --help").stdout.split())
 
 
 def test_cases_above_are_those_of_ineffective_toml():
@@ -608,6 +631,27 @@ main()
 """
     done = python("-c", program, "--version")
     assert (done.returncode, done.stderr) == (code, "") and done.stdout.startswith("nmtkit ")
+
+
+def test_ignored_signal_stays_ignored():
+    """As nohup ignores SIGHUP."""
+    code = (
+        "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)\n"
+        "from nmtkit.cli import program; of = signal.getsignal\n"
+        "program.app = lambda: print(of(1) == signal.SIG_IGN, of(15) == program._stop)\n"
+        "program.main()"
+    )
+    assert python("-c", code).stdout == "True True\n"
+
+
+def test_second_signal_does_not_interrupt_the_cleanup():
+    before = signal.getsignal(signal.SIGUSR1)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            program._stop(signal.SIGUSR1, None)
+        assert signal.getsignal(signal.SIGUSR1) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGUSR1, before)
 
 
 def test_ctrl_c_before_parsing_prints_one_line():

@@ -6,11 +6,14 @@ import re
 import shutil
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from safetensors.numpy import load_file
 
 from nmtkit import console
+from nmtkit.cli import status
+from nmtkit.run import Run
 from tests.manifests import read_json
 from tests.processes import python
 from tests.test_cli import BRIEF, SHORT, TINY, nmtkit, ok
@@ -59,6 +62,20 @@ def test_run_is_shown_with_scores_steps_and_size(folder):
     assert values["bytes"] == sum(p.stat().st_size for p in run.rglob("*") if p.is_file())
     shown = ok("status").stdout
     assert "6 of 6" in shown and f"BLEU {best['dev_bleu']:.2f}" in shown
+
+
+def test_system_has_its_own_scores_and_the_measure_of_its_best_checkpoint(folder):
+    rows = [
+        SimpleNamespace(name=name, scores={"bleu": SimpleNamespace(value=value)})
+        for name, value in (("transformer", 1.5), ("other", 99.0))
+    ]
+    system = Run(folder / "runs/demo").system("transformer")
+    facts = status._system(system, {"test": SimpleNamespace(systems=rows)})
+    assert facts["bleu"] == {"test": 1.5}
+    for bleu, shown in ((0.0, "BLEU 0.00"), (None, "loss 2.000")):
+        best = {"step": 6, "dev_loss": 2.0, "dev_bleu": bleu}
+        assert status._cells(facts | {"best": best})[2:5] == [shown, "6", "test\u00a01.50"]
+    assert status._cells(facts | {"best": None})[2:4] == ["–", "–"]
 
 
 AGAIN = "nmtkit score --on test --significance paired_bootstrap --resamples 20 --metrics bleu,chrf"

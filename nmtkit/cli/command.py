@@ -101,8 +101,9 @@ def refuse_without_effect(ctx: Any) -> None:
         for parameter in ctx.command.params
         if (source := ctx.get_parameter_source(parameter.name)) and source.name == "COMMANDLINE"
     }
-    settings = [f"--set {text}" for text in ctx.params.get("assignments") or ()]
-    options = {*typed.values(), *(text.partition("=")[0].strip() for text in settings)}
+    words = [text.partition("=") for text in ctx.params.get("assignments") or ()]
+    settings = [f"--set {key.strip()}={value.strip()}" for key, _, value in words]
+    options = {*typed.values(), *(text.partition("=")[0] for text in settings)}
     for case in without_effect().get(ctx.info_name, []):
         is_typed = not {*typed, *settings}.isdisjoint(case.get("given") or case["missing"])
         if is_typed == ("given" in case):
