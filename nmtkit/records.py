@@ -619,8 +619,3 @@ class StoredFinding(Record):
     hashes: dict[RelativePath, Sha256] = {}
     """Further file, and the figure if there is one -> SHA-256."""
     made_from: FindingInputs
-
-    @property
-    def other_files(self) -> list[str]:
-        """The names of the other files that were written with the finding."""
-        return ["table.md", "table.tex", "table.csv", *self.hashes]

@@ -24,10 +24,11 @@ from nmtkit.names import HINT, is_new_name
 from nmtkit.options import Options, flag
 from nmtkit.records import FindingInputs, StoredFinding
 from nmtkit.run import Run, code_commit
-from nmtkit.tables.table import Column, check_format
+from nmtkit.tables.table import SUFFIXES, Column, check_format
 from nmtkit.user_classes import blamed_on, check_base, load_class, place_of
 
 AnyAnalysis = Analysis[Any, Any]
+TABLES = tuple(f"table.{suffix}" for suffix in SUFFIXES)
 
 
 def find(name: str) -> type[AnyAnalysis]:
@@ -159,8 +160,11 @@ def current(analysis: AnyAnalysis, study: Study, force: bool = False) -> StoredF
     ):
         inputs = inputs_of(study, analysis)
         earlier = None if force or analysis.repeats else stored(study.folder)
-        lost = files.removed(study.folder, earlier.other_files) if earlier else []
-        if earlier is not None and earlier.made_from == inputs and not lost:
+        if (
+            earlier is not None
+            and earlier.made_from == inputs
+            and not files.removed(study.folder, [*TABLES, *earlier.hashes])
+        ):
             console.say(f"{name}: up to date (--force repeats it)")
             return earlier
         check_writable(study.folder)

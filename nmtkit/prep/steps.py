@@ -203,23 +203,16 @@ class Steps:
         arguments = *merged, self.languages, self.settings, self.jobs
         fact = self.runner.run_here(Task("learn", 0, 0, learn_models, arguments))
         self.runner.models = files.text_sha256(repr(sorted(fact.files.items())))
+        if max(fact.value["vocabularies"]) == len(SPECIALS):
+            hint = "lower it, or raise prep.max_types"
+            raise DataError("the vocabulary is empty", where="prep.min_frequency", hint=hint)
         counts = fact.value["counts"]
         types, seconds = counts["src_types"] + counts["tgt_types"], time.perf_counter() - start
-        left_out = counts.get("types_left_out")
-        if max(fact.value["vocabularies"]) == len(SPECIALS):
-            frequency = counted(self.settings.min_frequency, "time")
-            where, hint = "prep.min_frequency", f"no word occurs {frequency}: lower it"
-            if left_out and not types:
-                where, hint = (
-                    "prep.max_types",
-                    f"it leaves out {counted(left_out, 'word')}: raise it",
-                )
-            raise DataError("the vocabulary is empty", where=where, hint=hint)
         stage = "subwords, vocabulary"
         self.runner.speed.append({"stage": stage, "types": types, "seconds": round(seconds, 3)})
         if not self.request.text_model.languages:
             console.say(f"{stage}: from {counted(types, 'word')} in {seconds:.1f}s")
-        if left_out:
+        if left_out := counts.get("types_left_out"):
             console.say(f"not learnt from: {counted(left_out, 'rare word')} (prep.max_types)")
         return fact
 

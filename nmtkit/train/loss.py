@@ -105,7 +105,7 @@ def _chunks(
     """Return sums (2) over chunks; with a scale, add gradients to `hidden` and the parameters."""
     losses = torch.zeros(2, dtype=widest(hidden.device), device=hidden.device)
     # Chunks of equal size, because products of a short last chunk would be slow.
-    count = -(-len(targets) // chunk)
+    count = max(1, -(-len(targets) // chunk))
     chunks = zip(hidden.tensor_split(count), targets[:, None].tensor_split(count), strict=True)
     for part, y in chunks:
         with torch.set_grad_enabled(scale is not None):

@@ -8,7 +8,7 @@ import contextlib
 import itertools
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,7 @@ from nmtkit.records import (
 )
 from nmtkit.run import Run
 from nmtkit.score.external_metrics import CommandMetric, parse
-from nmtkit.settings import SearchSettings, complete, parse_set
+from nmtkit.settings import SearchSettings, complete
 from nmtkit.toml import differing
 from nmtkit.translate import workers
 from nmtkit.translate.demands import read_demands
@@ -105,22 +105,11 @@ def translate(run: Run, **values: Any) -> None:
                 where="--metric",
                 hint="add --mbr N, or leave --metric out",
             )
-        _warn_of_beam(options, groups)
         stage = _Stage(run, device, options)
         if to_stdout:
             stage.to_stdout(groups[0], sets, boundaries)
         else:
             stage.translate_all(groups, sets)
-
-
-def _warn_of_beam(options: TranslateOptions, groups: Sequence[SystemGroup]) -> None:
-    """Warn of each typed option of the beam if systems draw their translations."""
-    drawing = ", ".join(group.name for group in groups if group.settings.sample)
-    assigned = parse_set(options.assignments).get("search", {})
-    for key in ("beam", "length_penalty"):
-        name = flag(key) if getattr(options, key) is not None else f"--set search.{key}"
-        if drawing and (name == flag(key) or key in assigned):
-            console.warn(f"search.sample draws the translations of {drawing}: {name} has no effect")
 
 
 def _check(run: Run, options: TranslateOptions, sets: list[TextSet]) -> None:

@@ -304,22 +304,6 @@ def test_words_beyond_max_types_are_segmented_but_not_learnt_from(tmp_path, stde
     check_source_ids(runs[1], text)
 
 
-@pytest.mark.parametrize(
-    ("settings", "where", "hint"),
-    [
-        ({"max_types": 1}, "prep.max_types", "it leaves out 100 words: raise it"),
-        ({"max_types": 90, "min_frequency": 2}, "prep.min_frequency", "no word occurs 2 times: l"),
-    ],
-)
-def test_hint_for_an_empty_vocabulary_names_the_setting_that_empties_it(
-    tmp_path, settings, where, hint
-):
-    text = [(f"a{i}", f"b{i}") for i in range(50)]
-    settings["subwords"] = "none"
-    error = refused(DataError, "vocabulary is empty", prepared, tmp_path, text, "r", **settings)
-    assert error.where == where and error.hint.startswith(hint)
-
-
 def test_rare_word_gets_the_case_of_a_given_truecaser(tmp_path):
     """Its case differs at the start of a sentence and elsewhere."""
     known = pairs(100) + [("x flurb", "y")] * 90 + [("x Flurb", "y")] * 80

@@ -1,7 +1,5 @@
 """Prefixes and phrases that users demand of translations: lines, files and the Python interface."""
 
-import re
-
 import pytest
 from hypothesis import given
 from hypothesis import settings as examples
@@ -203,24 +201,6 @@ def test_system_that_cannot_search_for_phrases_is_skipped(run, tmp_path):
     phrases.write_text("meadow\n\n\n")
     translated(run, systems=[], set_names=["other"], constraints=phrases)
     assert list(run.with_file("translate/other/hyp.txt")) == ["two"]
-
-
-@pytest.mark.parametrize(
-    ("values", "name"),
-    [
-        ({"beam": 2}, "--beam"),
-        ({"assignments": ["search.length_penalty=1"]}, "--set search.length_penalty"),
-        ({}, ""),
-    ],
-)
-def test_beam_without_effect_on_samples_of_a_file_of_settings_is_warned_of(
-    run, tmp_path, stderr, values, name
-):
-    config = tmp_path / "mine.toml"
-    config.write_text("[search]\nsample = true\nbeam = 3\n")
-    translated(run, systems=["one"], set_names=["other"], config=config, **values)
-    warnings = re.findall("of one: (.*) has no effect", stderr())
-    assert warnings == [name] * bool(name)
 
 
 @pytest.mark.parametrize(

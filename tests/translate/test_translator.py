@@ -7,6 +7,7 @@ import math
 import multiprocessing
 import os
 import random
+import sys
 from collections import Counter
 from types import SimpleNamespace
 
@@ -436,7 +437,7 @@ def test_one_thread_restores_the_number_of_threads():
     assert torch.get_num_threads() == before
 
 
-@linux_only
+@workers_only
 def test_workers_have_one_thread_each_and_a_single_chunk_has_no_worker():
     before = torch.get_num_threads()
     torch.set_num_threads(2)
