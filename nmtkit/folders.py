@@ -21,10 +21,13 @@ NOT_OURS = "not-of-nmtkit-"
 """Prefix of a folder that keeps the user's files after nmtkit has removed their folder."""
 FINDER = ".DS_Store"
 """A file that a Mac writes into a folder that somebody looks at."""
-STILL_OPEN = ".nfs"
-"""The beginning of the name that a network disk gives to a removed file as long as a process reads
-it. Until then it can be neither removed nor moved.
-"""
+
+
+def is_still_open(path: Path) -> bool:
+    """True for the name that a network disk gives to a removed file that a process still reads.
+    Until it is closed, it can be neither removed nor moved.
+    """
+    return re.fullmatch(r"\.nfs[0-9a-f]{24}", path.name) is not None
 
 
 def unchanged(folder: Path, hashes: Mapping[str, str]) -> set[str]:
@@ -63,7 +66,7 @@ def remove_owned(folder: Path, owned: Owned) -> None:
     def is_owned(path: Path) -> bool:
         place = "/" / path.relative_to(folder)
         named = str(place)[1:] in names or any(map(place.match, patterns))
-        return path.name == FINDER or (named and not path.name.startswith(STILL_OPEN))
+        return path.name == FINDER or (named and not is_still_open(path))
 
     for parent, folders, entries in os.walk(folder, topdown=False):
         inner = Path(parent)
@@ -151,7 +154,7 @@ def _retire(older: Path, final: Path, owned: Owned) -> None:
     """
     remove_owned(older, owned)
     for path in sorted(older.rglob("*")):  # a folder before what is in it
-        target, stays = final / path.relative_to(older), path.name.startswith(STILL_OPEN)
+        target, stays = final / path.relative_to(older), is_still_open(path)
         if not stays and os.path.lexists(path) and target.parent.is_dir() and not target.exists():
             os.replace(path, target)
     for parent, _, _ in os.walk(older, topdown=False):
@@ -166,7 +169,7 @@ def _keep_rest(folder: Path, place: Path) -> None:
     """
     with contextlib.suppress(OSError):  # it is not empty
         folder.rmdir()
-    if folder.exists() and not any(folder.rglob(f"{STILL_OPEN}*")):
+    if folder.exists() and not any(map(is_still_open, folder.rglob("*"))):
         keep_files_of_user(folder, place)
 
 

@@ -143,7 +143,7 @@ def take_lock(stream: IO[Any], kind: int) -> bool | None:
     """
     try:
         fcntl.flock(stream, kind | fcntl.LOCK_NB)
-    except BlockingIOError:
+    except (BlockingIOError, PermissionError):  # a held lock is EACCES on some network disks
         return False
     except OSError as error:
         console.warn_once(

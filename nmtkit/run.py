@@ -289,7 +289,8 @@ class Run:
         alike = {other for other in known if other.casefold() == name.casefold()}
         if alike and name not in alike:
             message = f"'{name}' and the system '{min(alike)}' differ only in case"
-            raise ConfigError(message, where="--system", hint="take another name")
+            hint = f"to continue that system: --system {min(alike)}; else take another name"
+            raise ConfigError(message, where="--system", hint=hint)
         return System(systems / name)
 
     def systems(self) -> list[System]:

@@ -358,6 +358,17 @@ def test_prep_that_loses_a_race_keeps_the_winners_run(tmp_path, overtaken):
     assert (tmp_path / "run" / ".lock").read_text()
 
 
+@pytest.mark.parametrize("number", [errno.EWOULDBLOCK, errno.EACCES])
+def test_lock_that_another_command_holds_is_refused(tmp_path, monkeypatch, number):
+    """Network disks answer with EACCES."""
+
+    def refuses(*_):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "flock", refuses)
+    lock_refused(tmp_path, "in use")
+
+
 # 45 is ENOTSUP of a Mac; a lost NFS server is not another command that holds the lock.
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS, 45, errno.ESTALE])
 def test_file_system_without_locks_gives_a_warning(tmp_path, monkeypatch, stderr, number):

@@ -30,7 +30,7 @@ CROSS = ("target", "source")
 Sites = dict[str, tuple[str, str]]
 """Attentions by name: (queries, keys)."""
 NO_WEIGHTS = "_gate", ".gate", "_context"
-"""The endings of the names of what is recorded beside attention weights."""
+"""Endings of the names of records that are no attention weights."""
 PROBE = (11, 17)
 """Source and target length of a made-up pair. The lengths differ, so the shape of recorded weights
 shows what the queries and the keys are.

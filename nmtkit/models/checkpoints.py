@@ -419,5 +419,6 @@ def clean(folder: Path) -> None:
             if kind == "old" and (path / MANIFEST).is_file() and not final.exists():
                 os.replace(path, final)
             else:
-                console.say(f"removing {path.name}, left {state} by a process that was stopped")
+                if not any(map(folders.is_still_open, path.rglob("*"))):
+                    console.say(f"removing {path.name}, left {state} by a process that was stopped")
                 _remove(path)

@@ -121,7 +121,7 @@ def describe(
     rows = []
     for name in names or VARIANTS:
         cls = load_variant(name)
-        about = VARIANTS[name].summary if name in VARIANTS else inspect.getdoc(cls) or ""
+        about = VARIANTS[name].summary if name in VARIANTS else inspect.cleandoc(cls.__doc__ or "")
         # Only shapes, no memory; a class of the user's own may need numbers.
         with torch.device("meta" if name in VARIANTS else "cpu"):
             model = build_model(name, cls.adapt(sizes), vocabularies)

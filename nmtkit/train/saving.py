@@ -151,6 +151,8 @@ def begin_anew(system: System) -> None:
     if steps := checkpoints.candidates(system.checkpoints):
         best = system.path / "best.json"
         remove_replaced(system)
+        if replaced.path.exists():  # another process still reads a file in it
+            keep_files_of_user(replaced.path, system.path)
         for path in (system.config, best):
             if path.is_file():
                 files.write_text(replaced.path / path.name, path.read_text("utf-8"))

@@ -105,8 +105,10 @@ def test_attention_without_an_axis_of_heads_is_left_out_with_a_warning(monkeypat
         record("copy_gate", weights)
         return decode(self, tgt_in, memory, state)
 
-    with_length = lambda self, batch: {**encode(self, batch), "real": batch.src}  # noqa: E731
-    monkeypatch.setattr(ToyRecurrent, "encode", with_length)
+    def with_source(self, batch):
+        return {**encode(self, batch), "real": batch.src}
+
+    monkeypatch.setattr(ToyRecurrent, "encode", with_source)
     monkeypatch.setattr(ToyRecurrent, "decode", reading)
     assert recording.cross_sites(contract.Case(TOY).build()) == ["whole"]
     warned = stderr()

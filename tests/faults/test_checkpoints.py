@@ -107,6 +107,16 @@ def test_half_written_files_of_safetensors_are_removed(tmp_path, stderr):
     assert not list(tmp_path.iterdir()) and "half-written" in stderr()
 
 
+def test_new_beginning_after_another_one_whose_checkpoint_is_still_open(tmp_path):
+    """NFS keeps a removed file as .nfs… while a process reads it."""
+    system = trained(tmp_path / "a", (1, 2))
+    system.replaced.checkpoints.mkdir(parents=True)
+    (system.replaced.checkpoints / f".nfs{1:024x}").touch()
+    saving.begin_anew(system)
+    steps = {path.name for path in checkpoints.candidates(system.replaced.checkpoints)}
+    assert steps == {"step-00000001", "step-00000002"}
+
+
 @pytest.mark.parametrize("moved", [0, 1, 2])
 def test_best_checkpoint_is_found_if_a_kill_follows_a_new_beginning(moved, tmp_path, monkeypatch):
     system, replace = trained(tmp_path / "a", (1, 2, 3)), os.replace

@@ -93,6 +93,13 @@ def reads_the_target(self, batch):
     return memory
 
 
+def counts_passes_in_training(self, tgt_in, memory, state=None):
+    """As spectral norm does."""
+    self.passes = getattr(self, "passes", 0) + self.training
+    hidden, after = decode(self, tgt_in, memory, state)
+    return hidden * (1 + self.passes), after
+
+
 def keeps_layers_first(self, tgt_in, memory, state=None):
     """States as of torch's GRU."""
     before = {"hidden": state["hidden"][0]} if state else state
@@ -129,6 +136,7 @@ encode, decode, logits = ToyRecurrent.encode, ToyRecurrent.decode, ToyRecurrent.
         ("decode", reads_the_future, [NOT_CAUSAL, NOT_ALONE, NOT_STEPWISE]),
         ("decode", reads_the_next_word, [NOT_CAUSAL, NOT_ALONE, NOT_STEPWISE]),
         ("decode", reads_the_future_in_training, [NOT_CAUSAL_IN_TRAINING]),
+        ("decode", counts_passes_in_training, []),
         ("decode", forgets, [NOT_STEPWISE]),
         ("decode", mixes_rows, [NOT_STEPWISE]),
         ("decode", keeps_layers_first, [NOT_ROWS_FIRST]),

@@ -54,11 +54,11 @@ def test_variants_command_lists_paper_and_description():
 
 def test_variants_command_counts_a_class_of_the_users_own_beside_a_baseline():
     command = ["variants", "--preset", "tiny", "--variant", "transformer", "--variant", TOY]
-    first, own = json.loads(CliRunner().invoke(app, [*command, "--json"]).stdout)
-    assert (first["name"], own["name"], own["paper"]) == ("transformer", TOY, ToyRecurrent.paper)
+    baseline, toy = json.loads(CliRunner().invoke(app, [*command, "--json"]).stdout)
+    assert (baseline["name"], toy["name"], toy["paper"]) == ("transformer", TOY, ToyRecurrent.paper)
     model = build_model(TOY, {"d_model": 64}, Vocabularies(32_000, 32_000, shared=True))
-    assert own["parameters"] == count_parameters(model)
-    assert own["what"].startswith("Sutskever") and own["what"].endswith("one layer of GRUs.")
+    assert toy["parameters"] == count_parameters(model)
+    assert toy["what"].startswith("Sutskever") and toy["what"].endswith("one layer of GRUs.")
 
 
 def test_parameter_counts_follow_preset_and_vocabulary(monkeypatch):

@@ -26,7 +26,7 @@ from tests.prep.conftest import replace_cleaning
 from tests.prep.corpora import own_files, pairs, prepare
 from tests.prep.test_resume import contents
 from tests.refused import refused
-from tests.systems import forks_only
+from tests.systems import workers_only
 
 SETTINGS = ["merges=40", "shard_lines=100"]
 
@@ -73,7 +73,7 @@ def test_executor_of_the_user_gives_the_same_corpus(prepare_run, expected):
     assert contents(prepare_run(engine=engine)) == expected
 
 
-@forks_only
+@workers_only
 def test_corpus_is_the_same_after_a_local_worker_is_killed(
     prepare_run, tmp_path, monkeypatch, expected
 ):
@@ -90,7 +90,7 @@ def test_corpus_is_the_same_after_a_local_worker_is_killed(
     assert marker.exists()
 
 
-@forks_only
+@workers_only
 def test_prep_stops_after_three_killed_workers_and_can_go_on(prepare_run, monkeypatch, expected):
     replace_cleaning(monkeypatch, lambda *arguments: os.kill(os.getpid(), signal.SIGKILL))
     message = "killed 3 times in step clean"

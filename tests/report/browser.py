@@ -2,6 +2,7 @@
 each followed by a zero byte.
 """
 
+import contextlib
 import fcntl
 import json
 import os
@@ -121,7 +122,8 @@ class Browser:
         """Return the result of a method of the DevTools protocol."""
         self._count += 1
         message = {"id": self._count, "method": method, "params": parameters, **self._session}
-        os.write(self._to, json.dumps(message).encode() + b"\0")
+        with contextlib.suppress(BrokenPipeError):  # `_until` raises an error with the log
+            os.write(self._to, json.dumps(message).encode() + b"\0")
         answer = self._until(lambda message: message.get("id") == self._count)
         assert "error" not in answer, (method, answer)
         return answer["result"]
@@ -142,7 +144,9 @@ class Browser:
 
     def _silence(self, ended):
         """Return why no message comes, with the end of the browser's log."""
-        reason = f"exit code {self.process.wait(9)}" if ended else f"no answer in {SECONDS} s"
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(9 if ended else 0)
+        reason = f"exit code {self.process.returncode}" if ended else f"no answer in {SECONDS} s"
         return f"Chromium: {reason}\n{self._log.read_text(errors='replace')[-2000:]}"
 
     def _note(self, method, given):
