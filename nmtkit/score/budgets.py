@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,7 +32,7 @@ ABOUT = ("presets", "preparations of the corpus", "initial weights")
 MOST_LISTED = 6
 """The most systems, and the most settings of training, that a remark lists."""
 _SOURCE = re.compile(
-    r"(?:(?P<run>.+)/)?"
+    r"(?:(?:.*/)?(?P<run>[^/]+)/)?"
     r"(?P<path>systems/(?P<name>[^/]+)(?:/checkpoints/(?P<step>[^/]+))?)"
 )
 """A path that --init-from names: RUN/systems/NAME or RUN/systems/NAME/checkpoints/STEP."""
@@ -52,42 +51,17 @@ def read_budget(run: Run, name: str) -> Budget | None:
     saved = [checkpoints.step_of(path) for path in checkpoints.candidates(system.checkpoints)]
     updates = max([curves.last, *saved])
     tokens = curves.tokens if updates == curves.last else None
-    about = config.preset, config.corpus, _source_of(run, config.init_from)
+    source = Path(config.init_from).as_posix() if config.init_from else ""
+    match = _SOURCE.fullmatch(source)
+    if match and match["run"] in {None, run.path.absolute().name}:
+        source = match["path"] if match["step"] else match["name"]
+    about = config.preset, config.corpus, source
     changed = {"changed by --allow-change": "; ".join(config.changed) or "nothing"}
     of_training = changed | flat({"train": complete(TrainSettings, config.train)})
     if precision := config.hardware.get("precision"):
         of_training["hardware.precision"] = precision
     settings = {k: of_training[k] for k in of_training if k not in NOT_COMPARED}
     return Budget(updates or None, tokens, *about, settings)
-
-
-def _source_of(run: Run, named: str) -> str:
-    """Return where the initial weights of a system are, in the same words for all systems of a run.
-
-    Args:
-        run: the run of the system.
-        named: what --init-from named; "" for random weights.
-    Returns: NAME or systems/NAME/checkpoints/STEP in the same run; elsewhere the path from the
-        folder around the run, because two runs may have the same folder name. A path that does not
-        exist stays as it is, unless it names a system of a run with the folder name of this run,
-        which may have been moved.
-    """
-    if not named or named in run.system_names():
-        return named
-    folder, place = run.path.resolve(), Path(named).resolve()
-    source = Path(named).as_posix()
-    if place.is_relative_to(folder):
-        source = place.relative_to(folder).as_posix()
-    elif place.exists():
-        source = Path(os.path.relpath(place, folder.parent)).as_posix()
-    elif (moved := _SOURCE.fullmatch(source)) and moved["run"]:
-        is_own = run.system(moved["name"]).config.is_file()
-        if is_own and Path(moved["run"]).name == folder.name:
-            source = moved["path"]
-    match = _SOURCE.fullmatch(source)
-    if match is None or match["run"]:
-        return source
-    return match["path"] if match["step"] else match["name"]
 
 
 def unequal(budgets: Mapping[str, Budget], groups: Sequence[SeedGroup] = ()) -> list[str]:
