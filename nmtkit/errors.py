@@ -79,10 +79,10 @@ def is_out_of_memory(error: BaseException) -> bool:
     )
 
 
-FREE_SPACE = "free some space, or choose another --run folder"
+FREE_SPACE = "free some space, or choose a folder on another disk"
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _REFUSED = {errno.EROFS, errno.EACCES, errno.EPERM}
-_IN_THE_WAY = {errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ENOTEMPTY}
+_IN_THE_WAY = {errno.EISDIR, errno.ENOTDIR, errno.EEXIST}
 """Errors of the wrong kind of thing at a path: a folder instead of a file, or the reverse."""
 
 
@@ -93,7 +93,7 @@ def remedy(error: OSError, otherwise: str = "") -> str:
         otherwise: the hint for a full disk, and for errors of unknown causes.
     """
     if error.errno in _IN_THE_WAY:
-        return "move away what has the name of that file or folder"
+        return "move away the file or folder that has this name"
     if error.errno in _REFUSED:
         return "check its permissions, or choose a folder that is writable"
     full = FREE_SPACE if error.errno in _FULL else "fix the cause; --debug shows the traceback"

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import nmtkit
 from nmtkit import console, files, names
-from nmtkit.errors import ConfigError, DataError, NmtkitError, check_known, explained
+from nmtkit.errors import ConfigError, DataError, NmtkitError, check_known, counted, explained
 from nmtkit.records import (
     TRAIN_AGAIN,
     Manifest,
@@ -138,7 +138,7 @@ class System:
         hint = f"bring the file back from a copy, or {self.train_again}"
         if not self.config.is_file():
             message = f"system '{self.name}' has not been trained"
-            if not self.checkpoints.is_dir():
+            if not any(self.checkpoints.glob("step-*")):
                 raise DataError(message, where=self.path, hint=self.train_command)
             message = f"system '{self.name}' has checkpoints but no config.toml"
             raise DataError(message, where=self.config, hint=hint)
@@ -260,7 +260,7 @@ class Run:
                 raise ConfigError(message, where=text, hint="name a test set or dev with --on")
             raise DataError(f"{text.name} is missing", where=text, hint=self._prepare_again)
         if (lines := files.count_lines(text)) != text_set.lines:
-            message = f"{lines:,} lines, but {text_set.lines:,} were prepared"
+            message = f"{counted(lines, 'line')}, but {text_set.lines:,} were prepared"
             raise DataError(message, where=text, hint=self._prepare_again)
 
     def source(self, set_name: str) -> Path:
@@ -304,10 +304,11 @@ class Run:
 
     def is_ensemble(self, name: str) -> bool:
         """True for the name of an ensemble of trained systems, translated or not."""
-        members = name.removeprefix("ensemble-").split("+")
-        return len(members) > 1 and {*members} <= {*self.system_names()}
+        prefix, _, members = name.partition("ensemble-")
+        systems = members.split("+")
+        return not prefix and len({*systems}) > 1 and {*systems} <= {*self.system_names()}
 
-    def can_translate(self, name: str) -> bool:
+    def may_have_translations(self, name: str) -> bool:
         """True for a trained system, for an ensemble of trained systems, and for a translation of
         any set that was made elsewhere.
         """

@@ -272,7 +272,7 @@ def test_shared_lock_works_on_a_full_disk(tmp_path, monkeypatch):
     [
         (errno.ENOSPC, "free some space"),
         (errno.EACCES, "check its permissions"),
-        (errno.EISDIR, "move away what has the name"),
+        (errno.EISDIR, "move away the file or folder"),
         (errno.EIO, "fix the cause"),
     ],
 )

@@ -107,7 +107,7 @@ def of_head(weights: Tensor, head: int) -> Tensor:
     Raises: LeftOut if there are fewer heads.
     """
     if head > weights.size(1):
-        raise LeftOut(f"no head {head}, of {counted(weights.size(1), 'head')}")
+        raise LeftOut(f"no head {head}; it has {counted(weights.size(1), 'head')}")
     return weights[:, head - 1] if head else weights.mean(1)
 
 

@@ -60,9 +60,11 @@ class Trainings:
         signatures, dev_sets = (
             {value for way in ways for value in way[key]} for key in ("signatures", "dev_sets")
         )
-        # Logs of earlier versions have no hash. A resumed training may have other settings.
-        counts = {way["dev_sentences"] for way in ways if not all(w["dev_sets"] for w in ways)}
-        return max(map(len, (signatures, dev_sets, counts))) <= 1
+        hashes = dev_sets - {""}  # logs of earlier versions have none
+        counts = {way["dev_sentences"] for way in ways if hashes != dev_sets}
+        # A resumed training may have other settings.
+        unchanged = all(len(way["dev_sets"]) == 1 for way in ways)
+        return unchanged and max(map(len, (signatures, hashes, counts))) <= 1
 
 
 class Convergence(Analysis[ConvergenceOptions, Trainings]):
@@ -96,7 +98,7 @@ class Convergence(Analysis[ConvergenceOptions, Trainings]):
             if curve.measured:
                 bests.append(max(bleu for _, bleu in curve.measured))
                 with_bleu = [line for line in curve.dev if line.dev_bleu is not None]
-                dev_sets = dict.fromkeys(line.dev_set for line in with_bleu if line.dev_set)
+                dev_sets = dict.fromkeys(line.dev_set for line in with_bleu)
                 dev_bleu[name] = {
                     "signatures": list(dict.fromkeys(line.signature for line in with_bleu)),
                     "dev_sets": list(dev_sets),

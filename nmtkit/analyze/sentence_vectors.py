@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import json
 from collections.abc import Sequence
@@ -190,7 +191,7 @@ class Reader:
         """
         prefix = f"{task.name}.{task.digest[:16]}.layer{self.layer}."
         path = folder / self.name / f"{prefix}{self.key[:16]}.npy"
-        if not _is_whole(path):
+        if not _is_whole(path, len(task.sentences)):
             vectors = self.vectors(task.sentences)
             for outdated in path.parent.glob(f"{glob.escape(prefix)}*.npy"):
                 files.remove(outdated)
@@ -200,13 +201,16 @@ class Reader:
         return path
 
 
-def _is_whole(path: Path) -> bool:
-    """True if a file has vectors. Warn of a damaged file."""
-    try:
-        return path.is_file() and len(load(path)) > 0
-    except (ValueError, EOFError) as error:
-        console.warn(f"{path} is damaged and computed again ({error})")
+def _is_whole(path: Path, count: int) -> bool:
+    """True if a file has the vectors of `count` sentences. Warn of a damaged file."""
+    if not path.is_file():
         return False
+    with contextlib.suppress(Exception):  # a damaged header raises errors of many types
+        vectors = np.lib.format.open_memmap(path, mode="r")
+        if vectors.shape == (count,) and vectors.dtype.names == (STATES, EMBEDDINGS):
+            return True
+    console.warn(f"{path} is damaged and computed again")
+    return False
 
 
 def load(path: Path) -> Vectors:

@@ -136,7 +136,7 @@ def _system(run: Run, cls: type[AnyAnalysis], name: str) -> str:
 
     Raises: ConfigError if there is no such system, or if the analysis needs weights.
     """
-    if name in run.system_names() or not run.can_translate(name):
+    if name in run.system_names() or not run.may_have_translations(name):
         return run.find_system(name).name
     if cls.reads_weights:
         message = (
@@ -163,8 +163,10 @@ def current(analysis: AnyAnalysis, study: Study, force: bool = False) -> StoredF
         if (
             earlier is not None
             and earlier.made_from == inputs
-            and not files.removed(study.folder, [*TABLES, *earlier.hashes])
+            and not files.removed(study.folder, earlier.hashes)
         ):
+            if files.removed(study.folder, TABLES):
+                earlier.table.table.write(study.folder, "table")
             console.say(f"{name}: up to date (--force repeats it)")
             return earlier
         check_writable(study.folder)

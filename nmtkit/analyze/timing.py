@@ -280,7 +280,7 @@ def stored_speeds(study: Study) -> dict[str, Timing]:
     if facts.measured:
         console.say(
             f"cost: the times that --measure took of {', '.join(facts.measured)} are not of these"
-            " systems; speeds are read from the logs"
+            " systems and are replaced by speeds from the logs (--measure takes times again)"
         )
     return {}
 

@@ -92,8 +92,8 @@ class Item:
             raise ValueError("score_lines does not name each target")
         before, translated = len(self.context_src), len(self.context_ref)
         if translated not in (0, before):
-            given = f"{counted(before, 'sentence')} before, {counted(translated, 'translation')}"
-            raise ValueError(f"{given} of them")
+            message = f"{counted(before, 'sentence')} before, {counted(translated, 'translation')}"
+            raise ValueError(f"{message} of them")
         return self
 
     @property
@@ -208,11 +208,11 @@ FORMS: dict[Any, str] = {
     Discourse: "src and trg, or examples[] of them",
 }
 """The fields of an entry of each format."""
-CALLED: dict[Any, dict[str, str]] = {
+FIELD_NAMES: dict[Any, dict[str, str]] = {
     Consistency: {"source": "src", "reference": "dst", "contrastive": "dst"},
     Discourse: {"source": "src", "reference": "correct", "contrastive": "incorrect"},
 }
-"""The fields of an item that other formats than Lingeval97 call otherwise."""
+"""Field of an item -> its name in formats other than Lingeval97."""
 
 
 def read(where: str) -> list[Item]:
@@ -244,8 +244,8 @@ def read(where: str) -> list[Item]:
                 first = error.errors()[0]
                 reason = first["msg"].removeprefix("Value error, ")
                 if first["loc"]:
-                    called = CALLED.get(form, {})
-                    key = ".".join(called.get(str(part), str(part)) for part in first["loc"])
+                    field_names = FIELD_NAMES.get(form, {})
+                    key = ".".join(field_names.get(str(part), str(part)) for part in first["loc"])
                     reason = f"{key}: {reason}"
             message = f"not an item of a contrastive set: {reason}"
             raise DataError(message, where=f"{where}, {name}", hint=FORMS[form]) from error

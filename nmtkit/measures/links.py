@@ -133,7 +133,8 @@ def check(gold: Sequence[Gold], sizes: Sequence[tuple[int, int]], where: object)
         for i, j in sorted(of_pair.possible):
             if i >= src or j >= tgt:
                 raise DataError(
-                    f"a link of words {i + 1} and {j + 1} where there are {src} and {tgt}",
+                    f"a link of words {i + 1} and {j + 1}, but the sentences have {src} and {tgt}"
+                    " words",
                     where=f"{where}, line {number}",
                     hint="do source and target stand in the order of the links?",
                 )

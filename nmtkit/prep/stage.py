@@ -222,7 +222,7 @@ def _explaining(run: Run, work: Path) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        message = f"what is finished is in {work}; the same command goes on"
+        message = f"the finished steps are in {work}; the same command continues"
         raise KeyboardInterrupt(message if work.exists() else "nothing was kept") from None
     except OSError as error:
         raise files.unwritable(Path(error.filename or run.path), error) from error

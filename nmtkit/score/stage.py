@@ -95,9 +95,10 @@ def score(run: Run, **values: Any) -> None:
 
 def _baseline(run: Run, text_set: TextSet, options: ScoreOptions) -> str | None:
     """Return the system that --against names; for a group of training seeds its first system."""
-    name, folders = options.against, current_translations(run, text_set.name)
-    if name is None or name in folders or run.can_translate(name):
+    name = options.against
+    if name is None or run.may_have_translations(name):
         return name
+    folders = current_translations(run, text_set.name)
     for by_name in (True, False) if options.group_by == "name" else (False, True):
         for group in _seed_groups(run, folders, by_name):
             if group.name == name:
@@ -131,7 +132,7 @@ def _score_set(
     if (
         stored
         and same_texts
-        and not (options.force or files.removed(folder, _names(stored)))
+        and not (options.force or files.removed(folder, _file_names(stored)))
         and _is_current(stored, made_from, options)
     ):
         console.say(f"{text_set.name}: scores are up to date (--force computes them again)")
@@ -284,7 +285,7 @@ def _write(result: Scores, sentences: list[str], folder: Path, owned: Sequence[s
     console.say(f"{result.set}: written to {folder}")
 
 
-def _names(result: Scores) -> list[str]:
+def _file_names(result: Scores) -> list[str]:
     """Return the names of the files that `_write` writes besides scores.json."""
     names = [f"{stem}.{suffix}" for stem in tables(result) for suffix in SUFFIXES]
     figure = result.by_length is not None and importlib.util.find_spec("matplotlib") is not None

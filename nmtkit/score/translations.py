@@ -121,7 +121,7 @@ def translated_systems(
         return translate_command(name, set_name) + run.needed_option
 
     for name in [*systems, *filter(None, [against])]:
-        if name not in translated and run.can_translate(name):
+        if name not in translated and run.may_have_translations(name):
             lacking.setdefault(name, f"'{name}' has no translation of {set_name}")
         if name in lacking:
             raise DataError(lacking[name], where=run.system(name).path, hint=again(name))
@@ -196,7 +196,7 @@ def lines_of(path: Path, count: int, hint: str) -> list[str]:
     try:
         lines = list(files.text_lines(path))
     except DataError as error:  # its own hint is about a file that the user has named
-        raise DataError(error.message, where=error.where or path, hint=hint) from None
+        raise DataError(error.message, where=error.where or path, hint=hint) from error
     if len(lines) != count:
         message = f"{counted(len(lines), 'line')} for {counted(count, 'sentence')}"
         raise DataError(message, where=path, hint=hint)

@@ -90,7 +90,7 @@ def train(run: Run, *, ranks: Ranks | None = None, **values: Any) -> None:
         known.discard("changed")  # is no setting
         check_known(key, known, f"unknown setting '{key}'", "--allow-change")
     if options.allow_change and (options.force or not system.config.is_file()):
-        training.say("--allow-change has no effect: this training begins anew")
+        console.warn("--allow-change has no effect: this training begins anew")
     if not training.begun:
         if reason := reason_to_end(TrainState(), plan.train):
             raise ConfigError(f"no update would be made: {reason}", where="train.min_lr")

@@ -111,7 +111,7 @@ def test_links_outside_their_sentence_pairs_are_refused(tmp_path):
     links = [gold({(1, 0)})]
     assert refused(DataError, "1 line of links for 2", check, links, sizes, "gold").hint
     assert refused(DataError, "no lines of links", check, [], [], "gold").where == "gold"
-    message = "a link of words 1 and 2 where there are 2 and 1"
+    message = "a link of words 1 and 2, but the sentences have 2 and 1 words"
     error = refused(DataError, message, check, [gold({(0, 1)})] * 2, sizes, "gold")
     assert error.where == "gold, line 1"
     bad = write(tmp_path / "pairs", "a b ||| A ||| b")
@@ -334,7 +334,7 @@ def test_systems_without_the_layer_or_head_are_left_out(analysed):
         ({"layer": "4"}, "base: no layer '4', known: 1, 2, 3"),
         ({"layer": "decoder.1.cros"}, "no layer 'decoder.1.cros', did you mean 'decoder.1.cross'"),
         ({"layer": "encoder.0.attention", "gold": True}, "not an attention from the target"),
-        ({"head": 3}, "base: no head 3, of 2 heads"),
+        ({"head": 3}, "base: no head 3; it has 2 heads"),
     ],
 )
 def test_missing_layers_and_heads_are_refused(analysed, goldset, options, message):

@@ -337,13 +337,14 @@ def test_dev_bleu_of_different_numbers_of_sentences_is_warned_of(trained, analyz
 
 
 @pytest.mark.parametrize(
-    ("first", "resumed", "warned"), [("a", "b", True), ("a", "a", False), ("b", "b", True)]
+    ("first", "resumed", "warned"),
+    [("a", "b", True), ("a", "a", False), ("b", "b", True), ("", "a", True)],
 )
 def test_dev_bleu_of_other_sentences_before_a_resume_is_warned_of(
     trained, analyze, stderr, first, resumed, warned
 ):
     """The settings have only the number of sentences of the last call."""
-    for name, dev_sets in (("base", "aa"), ("fast", first + resumed)):
+    for name, dev_sets in (("base", "aa"), ("fast", [first, resumed])):
         lines = [dev(50 * i, 3.0, dev_set=of) for i, of in enumerate(dev_sets, 1)]
         log(trained.run.system(name).metrics, [train(50), *lines])
     analyze("base", "fast")

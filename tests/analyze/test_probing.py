@@ -1,6 +1,6 @@
 """Probing: sentence vectors against encoding one by one, vectors kept on disk, and the analysis."""
 
-import os
+import re
 from collections import Counter
 
 import numpy as np
@@ -193,13 +193,24 @@ def test_new_checkpoint_replaces_only_the_vectors_of_its_system_tasks_and_layer(
     assert classifiers["base"] != classifiers["other"]
 
 
-@pytest.mark.parametrize("bytes_left", [0, 20, 200])
-def test_damaged_vectors_are_computed_again(analysed, probe, tmp_path, counted, stderr, bytes_left):
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda content: b"",
+        lambda content: content[:200],
+        lambda content: b"PK" + content[2:],
+        lambda content: content.replace(b"'descr'", b"'descr(", 1),
+        lambda content: re.sub(rb"'shape': \(\d", b"'shape': ( ", content, count=1),
+    ],
+)
+def test_damaged_vectors_are_computed_again(analysed, probe, tmp_path, counted, stderr, damage):
     analysed.system()
     folder = probe_files(tmp_path / "probes", tasks=["own"])
     before = probe(folder)
     (stored,) = (analysed.folder("probing") / ".features" / "base").iterdir()
-    os.truncate(stored, bytes_left)
+    damaged = damage(stored.read_bytes())
+    assert damaged != stored.read_bytes()
+    stored.write_bytes(damaged)
     again = probe(folder, force=True)
     assert counted == {"base": 120} and again["table"] == before["table"]
     assert f"{stored} is damaged and computed again" in stderr()

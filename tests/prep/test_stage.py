@@ -736,7 +736,7 @@ def test_signal_stops_prep_and_keeps_finished_work(run_prep, tmp_path, files, nu
     printed = process.communicate(timeout=60)[1]
     assert (process.returncode, printed.count("Traceback")) == (130, 0)
     run = tmp_path / "run"
-    kept_in = f"what is finished is in {Path('run') / 'prep-work'}; the same command goes on"
+    kept_in = f"the finished steps are in {Path('run') / 'prep-work'}; the same command continues"
     assert printed.rstrip("\n").split("\n")[-1] == f"nmtkit: stopped; {kept_in}"
     left = LEFT if kept else [".lock", "history.jsonl"]
     assert names(run) == sorted([*left, "prep-work"])

@@ -245,7 +245,7 @@ def test_ensemble_or_outside_translation_that_lacks_the_set_is_not_called_unknow
         for options in ({"systems": [name]}, {"against": name}):
             error = refused(DataError, message, fake.score, set_names=["test"], **options)
             assert error.hint.startswith(hint)
-    for name in ("ensemble-a+c", "a+"):
+    for name in ("ensemble-a+c", "ensemble-a+a", "a+b", "a+"):
         refused(ConfigError, "has no system", fake.score, systems=[name])
 
 
